@@ -1,0 +1,2 @@
+//! RDMA CM identifiers: addresses, routes, port spaces, events, migration.
+#![forbid(unsafe_code)]

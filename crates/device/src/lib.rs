@@ -1,0 +1,1 @@
+//! The software RoCEv2 device: memory regions, queues, the driver loop.

@@ -1,0 +1,2 @@
+//! Test support: virtual clock, lossy network, ladder recorder.
+#![forbid(unsafe_code)]

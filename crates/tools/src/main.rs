@@ -1,0 +1,4 @@
+//! The oarlock command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! The rdma_ucm ABI, its dispatcher, and what a process and the host service exchange.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Safe verbs API.
