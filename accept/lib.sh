@@ -1,0 +1,64 @@
+# Shared by the scripts of this folder; each is run as `bash accept/NAME.sh`, as an ordinary user.
+# OARLOCK names the program; without it the release build of this tree is taken, or made.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [ -z "${OARLOCK:-}" ]; then
+  OARLOCK=${CARGO_TARGET_DIR:-$here/target}/release/oarlock
+  [ -x "$OARLOCK" ] || (cd "$here" && cargo build --release --locked -q)
+fi
+export OARLOCK
+
+# Every script works in network namespaces of its own, so that the real port 4791 is free and nothing outside is touched.
+if [ -z "${OARLOCK_ACCEPT_INSIDE:-}" ] && [ -z "${OARLOCK_ACCEPT_HERE:-}" ]; then
+  if unshare -Urn true 2>/dev/null; then
+    export OARLOCK_ACCEPT_INSIDE=1
+    exec unshare -Urn bash "$0" "$@"
+  fi
+  echo "not run: no unprivileged network namespaces on this machine" >&2
+  case ",${OARLOCK_REQUIRE:-}," in *,netns,*) exit 1 ;; *) exit 0 ;; esac
+fi
+if [ -n "${OARLOCK_ACCEPT_INSIDE:-}" ]; then ip link set lo up; fi
+
+work=$(mktemp -d)
+children=()
+cleanup() {
+  for pid in "${children[@]:-}"; do [ -n "$pid" ] && kill "$pid" 2>/dev/null || true; done
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAIL $(basename "$0" .sh): $*" >&2
+  for f in "$work"/*.out "$work"/*.err; do [ -s "$f" ] && { echo "--- $(basename "$f")"; tail -n 15 "$f"; } >&2; done
+  exit 1
+}
+pass() { echo "pass $(basename "$0" .sh): $*"; }
+
+# expect FILE REGEX: some whole line of FILE matches.
+expect() { grep -Eq -- "$2" "$1" || fail "no line of $(basename "$1") matches: $2"; }
+
+# within SECONDS COMMAND...: the command succeeds at some time within the limit.
+within() {
+  local left=$(($1 * 20)); shift
+  until "$@"; do left=$((left - 1)); [ "$left" -gt 0 ] || return 1; sleep 0.05; done
+}
+
+# need NAME COMMAND: the outside judge is installed, else `not run` (a failure where OARLOCK_REQUIRE names it).
+need() {
+  command -v "$2" >/dev/null && return 0
+  echo "not run: $2 is not installed" >&2
+  case ",${OARLOCK_REQUIRE:-}," in *,"$1",*) exit 1 ;; *) exit 0 ;; esac
+}
+gone() { ! kill -0 "$1" 2>/dev/null; }
+status_of() { local s=0; wait "$1" || s=$?; echo "$s"; }
+# nothing_left: no service runs any more, or the one that runs holds no identifier, port or slot.
+nothing_left() {
+  local s=0
+  "$OARLOCK" ps --json >"$work/ps.json" 2>"$work/ps.err" || s=$?
+  [ "$s" = 1 ] && return 0
+  python3 - "$work/ps.json" <<'P'
+import json, sys
+p = json.load(open(sys.argv[1]))
+sys.exit(0 if p["ids"] == [] and p["host"]["slots"] == [] and p["host"]["ports"] == [] else 1)
+P
+}
