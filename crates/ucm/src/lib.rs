@@ -1,2 +1,4 @@
 //! The rdma_ucm ABI, its dispatcher, and what a process and the host service exchange.
 #![forbid(unsafe_code)]
+
+pub mod abi;
