@@ -1,0 +1,300 @@
+//! The opcode of a BTH (IBA Vol. 1 ch. 9, operation code field): 3 bits of transport class, 5 bits of operation.
+
+use core::fmt;
+
+/// What a packet is. Unknown codes survive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Opcode(pub u8);
+
+/// The transport class in an opcode.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum TransportClass {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable connected.
+    Uc,
+    /// Reliable datagram.
+    Rd,
+    /// Unreliable datagram.
+    Ud,
+    /// Congestion notification.
+    Cnp,
+    /// Extended reliable connected.
+    Xrc,
+    /// Reserved or a manufacturer's own.
+    Other(u8),
+}
+
+/// What a packet is part of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Operation {
+    /// A message into a posted receive.
+    Send,
+    /// A write into memory.
+    RdmaWrite,
+    /// The request of a read of memory.
+    RdmaReadRequest,
+    /// The data of a read.
+    RdmaReadResponse,
+    /// An acknowledgement, positive or negative.
+    Acknowledge,
+    /// The acknowledgement of an atomic operation.
+    AtomicAcknowledge,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// Resynchronisation; reliable datagrams only.
+    Resync,
+    /// Nothing that we know.
+    Unknown,
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Position {
+    /// The first of several.
+    First,
+    /// Neither the first nor the last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The only one.
+    Only,
+}
+
+impl Position {
+    /// Whether a message begins here.
+    #[must_use]
+    pub const fn is_start(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Whether a message ends here.
+    #[must_use]
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+impl Opcode {
+    /// RC SEND First
+    pub const RC_SEND_FIRST: Self = Self(0x00);
+    /// RC SEND Middle
+    pub const RC_SEND_MIDDLE: Self = Self(0x01);
+    /// RC SEND Last
+    pub const RC_SEND_LAST: Self = Self(0x02);
+    /// RC SEND Last with Immediate
+    pub const RC_SEND_LAST_IMM: Self = Self(0x03);
+    /// RC SEND Only
+    pub const RC_SEND_ONLY: Self = Self(0x04);
+    /// RC SEND Only with Immediate
+    pub const RC_SEND_ONLY_IMM: Self = Self(0x05);
+    /// RC RDMA WRITE First
+    pub const RC_RDMA_WRITE_FIRST: Self = Self(0x06);
+    /// RC RDMA WRITE Middle
+    pub const RC_RDMA_WRITE_MIDDLE: Self = Self(0x07);
+    /// RC RDMA WRITE Last
+    pub const RC_RDMA_WRITE_LAST: Self = Self(0x08);
+    /// RC RDMA WRITE Last with Immediate
+    pub const RC_RDMA_WRITE_LAST_IMM: Self = Self(0x09);
+    /// RC RDMA WRITE Only
+    pub const RC_RDMA_WRITE_ONLY: Self = Self(0x0A);
+    /// RC RDMA WRITE Only with Immediate
+    pub const RC_RDMA_WRITE_ONLY_IMM: Self = Self(0x0B);
+    /// RC RDMA READ Request
+    pub const RC_RDMA_READ_REQUEST: Self = Self(0x0C);
+    /// RC RDMA READ Response First
+    pub const RC_RDMA_READ_RESPONSE_FIRST: Self = Self(0x0D);
+    /// RC RDMA READ Response Middle
+    pub const RC_RDMA_READ_RESPONSE_MIDDLE: Self = Self(0x0E);
+    /// RC RDMA READ Response Last
+    pub const RC_RDMA_READ_RESPONSE_LAST: Self = Self(0x0F);
+    /// RC RDMA READ Response Only
+    pub const RC_RDMA_READ_RESPONSE_ONLY: Self = Self(0x10);
+    /// RC Acknowledge
+    pub const RC_ACKNOWLEDGE: Self = Self(0x11);
+    /// RC ATOMIC Acknowledge
+    pub const RC_ATOMIC_ACKNOWLEDGE: Self = Self(0x12);
+    /// RC CmpSwap
+    pub const RC_COMPARE_SWAP: Self = Self(0x13);
+    /// RC FetchAdd
+    pub const RC_FETCH_ADD: Self = Self(0x14);
+    /// RC SEND Last with Invalidate
+    pub const RC_SEND_LAST_INVALIDATE: Self = Self(0x16);
+    /// RC SEND Only with Invalidate
+    pub const RC_SEND_ONLY_INVALIDATE: Self = Self(0x17);
+    /// UD SEND Only
+    pub const UD_SEND_ONLY: Self = Self(0x64);
+    /// UD SEND Only with Immediate
+    pub const UD_SEND_ONLY_IMM: Self = Self(0x65);
+    /// Congestion notification packet (Annex A17)
+    pub const CNP: Self = Self(0x81);
+
+    /// The transport class.
+    #[must_use]
+    pub const fn transport(self) -> TransportClass {
+        match self.0 >> 5 {
+            0 => TransportClass::Rc,
+            1 => TransportClass::Uc,
+            2 => TransportClass::Rd,
+            3 => TransportClass::Ud,
+            4 => TransportClass::Cnp,
+            5 => TransportClass::Xrc,
+            other => TransportClass::Other(other),
+        }
+    }
+
+    /// What the packet is part of.
+    #[must_use]
+    pub const fn operation(self) -> Operation {
+        if matches!(
+            self.transport(),
+            TransportClass::Cnp | TransportClass::Other(_)
+        ) {
+            return Operation::Unknown;
+        }
+        match self.0 & 0x1F {
+            0x00..=0x05 | 0x16..=0x17 => Operation::Send,
+            0x06..=0x0B => Operation::RdmaWrite,
+            0x0C => Operation::RdmaReadRequest,
+            0x0D..=0x10 => Operation::RdmaReadResponse,
+            0x11 => Operation::Acknowledge,
+            0x12 => Operation::AtomicAcknowledge,
+            0x13 => Operation::CompareSwap,
+            0x14 => Operation::FetchAdd,
+            0x15 => Operation::Resync,
+            _ => Operation::Unknown,
+        }
+    }
+
+    /// Where the packet stands in its message.
+    #[must_use]
+    pub const fn position(self) -> Position {
+        match self.0 & 0x1F {
+            0x00 | 0x06 | 0x0D => Position::First,
+            0x01 | 0x07 | 0x0E => Position::Middle,
+            0x02 | 0x03 | 0x08 | 0x09 | 0x0F | 0x16 => Position::Last,
+            _ => Position::Only,
+        }
+    }
+
+    /// Whether an ImmDt follows.
+    #[must_use]
+    pub const fn has_immediate(self) -> bool {
+        matches!(self.operation(), Operation::Send | Operation::RdmaWrite)
+            && matches!(self.0 & 0x1F, 0x03 | 0x05 | 0x09 | 0x0B)
+    }
+
+    /// Whether the packet is a responder's answer.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        matches!(
+            self.operation(),
+            Operation::RdmaReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
+        )
+    }
+
+    /// The extended headers that follow the BTH, or `None` if they include one that is not implemented.
+    pub(crate) const fn extended_headers(self) -> Option<ExtendedHeaders> {
+        let (deth, aeth, immdt) = match self {
+            Self::RC_SEND_FIRST
+            | Self::RC_SEND_MIDDLE
+            | Self::RC_SEND_LAST
+            | Self::RC_SEND_ONLY => (false, false, false),
+            Self::RC_SEND_LAST_IMM | Self::RC_SEND_ONLY_IMM => (false, false, true),
+            Self::RC_ACKNOWLEDGE => (false, true, false),
+            Self::UD_SEND_ONLY => (true, false, false),
+            Self::UD_SEND_ONLY_IMM => (true, false, true),
+            _ => return None,
+        };
+        Some(ExtendedHeaders { deth, aeth, immdt })
+    }
+
+    /// The name of the operation and position, without the transport.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        if matches!(
+            self.transport(),
+            TransportClass::Cnp | TransportClass::Other(_)
+        ) {
+            return if self.0 == Self::CNP.0 {
+                Some("CNP")
+            } else {
+                None
+            };
+        }
+        NAMES[(self.0 & 0x1F) as usize]
+    }
+}
+
+/// Which extended headers follow a BTH, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ExtendedHeaders {
+    pub(crate) deth: bool,
+    pub(crate) aeth: bool,
+    pub(crate) immdt: bool,
+}
+
+const NAMES: [Option<&str>; 32] = [
+    Some("SEND_FIRST"),
+    Some("SEND_MIDDLE"),
+    Some("SEND_LAST"),
+    Some("SEND_LAST_IMM"),
+    Some("SEND_ONLY"),
+    Some("SEND_ONLY_IMM"),
+    Some("RDMA_WRITE_FIRST"),
+    Some("RDMA_WRITE_MIDDLE"),
+    Some("RDMA_WRITE_LAST"),
+    Some("RDMA_WRITE_LAST_IMM"),
+    Some("RDMA_WRITE_ONLY"),
+    Some("RDMA_WRITE_ONLY_IMM"),
+    Some("RDMA_READ_REQUEST"),
+    Some("RDMA_READ_RESPONSE_FIRST"),
+    Some("RDMA_READ_RESPONSE_MIDDLE"),
+    Some("RDMA_READ_RESPONSE_LAST"),
+    Some("RDMA_READ_RESPONSE_ONLY"),
+    Some("ACKNOWLEDGE"),
+    Some("ATOMIC_ACKNOWLEDGE"),
+    Some("COMPARE_SWAP"),
+    Some("FETCH_ADD"),
+    Some("RESYNC"),
+    Some("SEND_LAST_INVALIDATE"),
+    Some("SEND_ONLY_INVALIDATE"),
+    None,
+    None,
+    None,
+    None,
+    None,
+    None,
+    None,
+    None,
+];
+
+impl fmt::Display for TransportClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Rd => "RD",
+            Self::Ud => "UD",
+            Self::Cnp => "CNP",
+            Self::Xrc => "XRC",
+            Self::Other(class) => return write!(f, "class {class}"),
+        })
+    }
+}
+
+impl fmt::Display for Opcode {
+    /// `RC_SEND_ONLY`; for a code without a name, `opcode 0xff`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some("CNP") => f.write_str("CNP"),
+            Some(name) => write!(f, "{}_{name}", self.transport()),
+            None => write!(f, "opcode {:#04x}", self.0),
+        }
+    }
+}
