@@ -3,3 +3,4 @@
 
 pub mod abi;
 pub mod client;
+pub mod proto;

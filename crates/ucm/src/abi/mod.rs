@@ -270,6 +270,8 @@ pub fn read_grown<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::FromZeros as _;
+
     use super::*;
 
     #[test]

@@ -1,0 +1,587 @@
+//! What the service answers.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use super::codec::{Malformed, Reader, Writer};
+use super::{
+    Header, MAX_BATCH, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME, MAX_RESPONSE, MAX_SENTENCE, VERSION,
+    Version, end, frame,
+};
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The request was not carried out. Has the same form in every version.
+    Refused(Refusal),
+    /// To [`Request::Hello`](super::Request::Hello).
+    Hello(Hello),
+    /// To [`Request::OpenChannel`](super::Request::OpenChannel); the channel's descriptor comes along.
+    Opened {
+        /// Names the channel in later requests.
+        token: u64,
+    },
+    /// To [`Request::Write`](super::Request::Write), one entry per item.
+    Written(Vec<WriteReply>),
+    /// To [`Request::TakeSlot`](super::Request::TakeSlot); the slot's socket comes along.
+    Slot {
+        /// The slot's number: the upper 8 bits of the process's queue pair numbers.
+        slot: u8,
+    },
+    /// To [`Request::Devices`](super::Request::Devices).
+    Devices(DevicePage),
+    /// To [`Request::Ps`](super::Request::Ps).
+    Ps(IdPage),
+    /// Done, with nothing to say: to CloseChannel, Trace and Stop.
+    Done,
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people; at most [`MAX_SENTENCE`] bytes.
+    pub sentence: String,
+}
+
+/// The kind of a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RefusalCode(pub u16);
+
+impl RefusalCode {
+    /// The major versions differ.
+    pub const VERSION: Self = Self(1);
+    /// The service does not know the request.
+    pub const UNKNOWN_REQUEST: Self = Self(2);
+    /// The message contradicts itself.
+    pub const MALFORMED: Self = Self(3);
+    /// Something came before Hello.
+    pub const HELLO_FIRST: Self = Self(4);
+    /// The client belongs to another user.
+    pub const OTHER_USER: Self = Self(5);
+    /// No channel of this client has the token.
+    pub const UNKNOWN_CHANNEL: Self = Self(6);
+    /// A limit of the service is reached: slots, channels, clients.
+    pub const LIMIT: Self = Self(7);
+    /// The system refused: descriptors, memory, a socket.
+    pub const SYSTEM: Self = Self(8);
+    /// The service is ending.
+    pub const STOPPING: Self = Self(9);
+    /// A descriptor should have come along, or should not have.
+    pub const DESCRIPTOR: Self = Self(10);
+}
+
+impl fmt::Debug for RefusalCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match *self {
+            Self::VERSION => "version",
+            Self::UNKNOWN_REQUEST => "unknown request",
+            Self::MALFORMED => "malformed",
+            Self::HELLO_FIRST => "hello first",
+            Self::OTHER_USER => "other user",
+            Self::UNKNOWN_CHANNEL => "unknown channel",
+            Self::LIMIT => "limit",
+            Self::SYSTEM => "system",
+            Self::STOPPING => "stopping",
+            Self::DESCRIPTOR => "descriptor",
+            Self(other) => return write!(f, "refusal {other}"),
+        };
+        f.write_str(name)
+    }
+}
+
+impl Refusal {
+    pub(super) fn malformed(error: Malformed) -> Self {
+        Self {
+            code: RefusalCode::MALFORMED,
+            sentence: format!("the request is malformed: {error}"),
+        }
+    }
+}
+
+/// Who answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The service's process.
+    pub pid: u32,
+    /// The service's user.
+    pub uid: u32,
+    /// This client's number.
+    pub client: u32,
+}
+
+/// The answer to one request of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteReply {
+    /// 0, or the positive errno that `write(2)` would have failed with.
+    pub errno: i32,
+    /// Which rule was broken: state, limit and value. Empty on success.
+    pub sentence: String,
+    /// The answer's structure; empty on failure.
+    pub response: Vec<u8>,
+}
+
+/// Some of the service's devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DevicePage {
+    /// The devices, in order.
+    pub devices: Vec<DeviceInfo>,
+    /// Where to go on, when there are more.
+    pub next: Option<u32>,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its index.
+    pub index: u32,
+    /// Its name; at most [`MAX_NAME`] bytes.
+    pub name: String,
+    /// Its GUID.
+    pub guid: u64,
+    /// Its only port.
+    pub port_num: u8,
+    /// The network interface.
+    pub ifindex: u32,
+    /// The network interface's name; at most [`MAX_NAME`] bytes.
+    pub interface: String,
+    /// Whether it is the loopback interface.
+    pub is_loopback: bool,
+    /// The network interface's MTU.
+    pub netdev_mtu: u32,
+    /// The path MTU that follows from it, encoded.
+    pub path_mtu: u8,
+    /// Reads and atomics that it takes as the responder.
+    pub max_qp_rd_atom: u8,
+    /// Reads and atomics that it issues as the requester.
+    pub max_qp_init_rd_atom: u8,
+    /// How long an acknowledgement takes it, encoded.
+    pub local_ca_ack_delay: u8,
+    /// The GID table, in order; an entry is an address.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Some of the identifiers, and with the first page the service's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdPage {
+    /// The service; with the first page only.
+    pub host: Option<HostInfo>,
+    /// The identifiers, by number.
+    pub ids: Vec<IdInfo>,
+    /// Whether more follow the last one.
+    pub more: bool,
+}
+
+/// The service's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its clients.
+    pub clients: Vec<ClientInfo>,
+    /// How many slots are taken.
+    pub slots: u32,
+    /// How many ports are bound.
+    pub ports: u32,
+    /// Its counters, at most [`MAX_COUNTERS`].
+    pub counters: Vec<(String, u64)>,
+}
+
+/// One client of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Its process.
+    pub pid: u32,
+    /// The program's name.
+    pub name: String,
+    /// Its slot, once it has taken one.
+    pub slot: Option<u8>,
+}
+
+/// One identifier, as `oarlock ps` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdInfo {
+    /// Its number.
+    pub id: u32,
+    /// The process whose channel it is on.
+    pub pid: u32,
+    /// Its port space.
+    pub ps: u16,
+    /// Its state's name.
+    pub state: String,
+    /// The local address.
+    pub local: Option<SocketAddr>,
+    /// The remote address.
+    pub remote: Option<SocketAddr>,
+    /// The local queue pair, once it is known.
+    pub qpn: Option<u32>,
+    /// The channel's token.
+    pub channel: u64,
+    /// Events that wait in the channel.
+    pub queued: u32,
+    /// Events that were delivered and, as far as the client has said, not acknowledged.
+    pub unacked: u32,
+}
+
+mod kind {
+    pub(super) const REFUSED: u16 = 0x8000;
+    pub(super) const HELLO: u16 = 0x8001;
+    pub(super) const OPENED: u16 = 0x8002;
+    pub(super) const DONE: u16 = 0x8003;
+    pub(super) const WRITTEN: u16 = 0x8004;
+    pub(super) const SLOT: u16 = 0x8005;
+    pub(super) const DEVICES: u16 = 0x8006;
+    pub(super) const PS: u16 = 0x8007;
+}
+
+impl Reply {
+    /// The message's bytes.
+    #[must_use]
+    pub fn encode(&self, sequence: u32) -> Vec<u8> {
+        self.encode_as(VERSION, sequence)
+    }
+
+    pub(super) fn encode_as(&self, version: Version, sequence: u32) -> Vec<u8> {
+        let mut w = Writer::with_capacity(64);
+        let kind = self.write(&mut w);
+        frame(version, kind, sequence, &w.finish())
+    }
+
+    fn write(&self, w: &mut Writer) -> u16 {
+        match self {
+            Self::Refused(refusal) => {
+                w.u16(refusal.code.0);
+                w.text(&refusal.sentence, MAX_SENTENCE);
+                kind::REFUSED
+            }
+            Self::Hello(hello) => {
+                w.u32(hello.pid);
+                w.u32(hello.uid);
+                w.u32(hello.client);
+                kind::HELLO
+            }
+            Self::Opened { token } => {
+                w.u64(*token);
+                kind::OPENED
+            }
+            Self::Written(replies) => {
+                w.count(replies.len());
+                for reply in replies {
+                    w.i32(reply.errno);
+                    w.text(&reply.sentence, MAX_SENTENCE);
+                    w.blob(&reply.response);
+                }
+                kind::WRITTEN
+            }
+            Self::Slot { slot } => {
+                w.u8(*slot);
+                kind::SLOT
+            }
+            Self::Devices(page) => {
+                page.write(w);
+                kind::DEVICES
+            }
+            Self::Ps(page) => {
+                page.write(w);
+                kind::PS
+            }
+            Self::Done => kind::DONE,
+        }
+    }
+
+    /// Reads a whole message.
+    ///
+    /// A refusal is read whatever the sender's version; another reply only from the same major version.
+    ///
+    /// # Errors
+    /// The bytes are no reply that this version knows.
+    pub fn decode(message: &[u8]) -> Result<(Header, Self), Malformed> {
+        let (header, body) = Header::read(message)?;
+        let mut r = Reader::new(body);
+        if header.kind == kind::REFUSED {
+            let code = RefusalCode(r.u16("code")?);
+            let sentence = r.text("sentence", MAX_SENTENCE)?;
+            return Ok((header, Self::Refused(Refusal { code, sentence })));
+        }
+        if header.version.major != VERSION.major {
+            let sentence = format!(
+                "the service speaks version {} of the messages, this program speaks {VERSION}; use the same release for both",
+                header.version
+            );
+            return Ok((
+                header,
+                Self::Refused(Refusal {
+                    code: RefusalCode::VERSION,
+                    sentence,
+                }),
+            ));
+        }
+        let reply = Self::read(&header, &mut r)?;
+        end(&header, r)?;
+        Ok((header, reply))
+    }
+
+    fn read(header: &Header, r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match header.kind {
+            kind::HELLO => Self::Hello(Hello {
+                pid: r.u32("process")?,
+                uid: r.u32("user")?,
+                client: r.u32("client")?,
+            }),
+            kind::OPENED => Self::Opened {
+                token: r.u64("channel")?,
+            },
+            kind::WRITTEN => {
+                let count = r.count("number of answers", MAX_BATCH, 12)?;
+                let mut replies = Vec::with_capacity(count);
+                for _ in 0..count {
+                    replies.push(WriteReply {
+                        errno: r.i32("errno")?,
+                        sentence: r.text("sentence", MAX_SENTENCE)?,
+                        response: r.blob("answer", MAX_RESPONSE)?,
+                    });
+                }
+                Self::Written(replies)
+            }
+            kind::SLOT => Self::Slot {
+                slot: r.u8("slot")?,
+            },
+            kind::DEVICES => Self::Devices(DevicePage::read(r)?),
+            kind::PS => Self::Ps(IdPage::read(r)?),
+            kind::DONE => Self::Done,
+            kind => return Err(Malformed::UnknownReply { kind }),
+        })
+    }
+}
+
+/// Room in a message that fields may use; the rest is for the frame and the page's own fields.
+const PAGE_ROOM: usize = MAX_MESSAGE / 2;
+
+/// The longest start of `entries` that a page has room for.
+fn fitting<T>(
+    entries: impl IntoIterator<Item = T>,
+    write: impl Fn(&T, &mut Writer),
+) -> (Vec<T>, bool) {
+    let mut room = PAGE_ROOM;
+    let mut taken = Vec::new();
+    for entry in entries {
+        let mut w = Writer::with_capacity(128);
+        write(&entry, &mut w);
+        let len = w.finish().len();
+        if len > room {
+            return (taken, true);
+        }
+        room -= len;
+        taken.push(entry);
+    }
+    (taken, false)
+}
+
+impl DevicePage {
+    const LEAST: usize = 4 + 4 + 8 + 1 + 4 + 4 + 1 + 4 + 1 + 1 + 1 + 1 + 4;
+
+    /// As many devices of `all` as fit, from the one at place `first` on.
+    #[must_use]
+    pub fn fill(all: &[DeviceInfo], first: u32) -> Self {
+        let skip = usize::try_from(first).unwrap_or(usize::MAX);
+        let (devices, more) = fitting(all.iter().skip(skip).cloned(), DeviceInfo::write);
+        let next =
+            more.then(|| first.saturating_add(u32::try_from(devices.len()).unwrap_or(u32::MAX)));
+        Self { devices, next }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.count(self.devices.len());
+        for device in &self.devices {
+            device.write(w);
+        }
+        w.option(self.next, Writer::u32);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let count = r.count("number of devices", MAX_MESSAGE, Self::LEAST)?;
+        let mut devices = Vec::with_capacity(count);
+        for _ in 0..count {
+            devices.push(DeviceInfo::read(r)?);
+        }
+        Ok(Self {
+            devices,
+            next: r.option("next device", Reader::u32)?,
+        })
+    }
+}
+
+impl DeviceInfo {
+    fn write(&self, w: &mut Writer) {
+        w.u32(self.index);
+        w.text(&self.name, MAX_NAME);
+        w.u64(self.guid);
+        w.u8(self.port_num);
+        w.u32(self.ifindex);
+        w.text(&self.interface, MAX_NAME);
+        w.bool(self.is_loopback);
+        w.u32(self.netdev_mtu);
+        w.u8(self.path_mtu);
+        w.u8(self.max_qp_rd_atom);
+        w.u8(self.max_qp_init_rd_atom);
+        w.u8(self.local_ca_ack_delay);
+        // A GID table has at most 256 entries; what is above that could not be named by an index anyway.
+        let addresses = &self.addresses[..self.addresses.len().min(256)];
+        w.count(addresses.len());
+        for &address in addresses {
+            w.ip(address);
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            index: r.u32("device index")?,
+            name: r.text("device name", MAX_NAME)?,
+            guid: r.u64("device GUID")?,
+            port_num: r.u8("port")?,
+            ifindex: r.u32("interface index")?,
+            interface: r.text("interface name", MAX_NAME)?,
+            is_loopback: r.bool("loopback")?,
+            netdev_mtu: r.u32("interface MTU")?,
+            path_mtu: r.u8("path MTU")?,
+            max_qp_rd_atom: r.u8("responder limit")?,
+            max_qp_init_rd_atom: r.u8("initiator limit")?,
+            local_ca_ack_delay: r.u8("acknowledgement delay")?,
+            addresses: {
+                let count = r.count("number of addresses", 256, 5)?;
+                let mut addresses = Vec::with_capacity(count);
+                for _ in 0..count {
+                    addresses.push(r.ip("address")?);
+                }
+                addresses
+            },
+        })
+    }
+}
+
+impl IdPage {
+    /// As many of `ids`, which come in the order of their numbers, as fit.
+    #[must_use]
+    pub fn fill(host: Option<HostInfo>, ids: impl IntoIterator<Item = IdInfo>) -> Self {
+        let (ids, more) = fitting(ids, IdInfo::write);
+        Self { host, ids, more }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.option(self.host.as_ref(), |w, host| host.write(w));
+        w.count(self.ids.len());
+        for id in &self.ids {
+            id.write(w);
+        }
+        w.bool(self.more);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let host = r.option("service", |r, _| HostInfo::read(r))?;
+        let count = r.count("number of identifiers", MAX_MESSAGE, IdInfo::LEAST)?;
+        let mut ids = Vec::with_capacity(count);
+        for _ in 0..count {
+            ids.push(IdInfo::read(r)?);
+        }
+        Ok(Self {
+            host,
+            ids,
+            more: r.bool("more")?,
+        })
+    }
+}
+
+impl HostInfo {
+    /// No host has more slots than this, and a client without a slot is rare; the list is cut there.
+    const MAX_CLIENTS: usize = 512;
+
+    fn write(&self, w: &mut Writer) {
+        w.u32(self.pid);
+        w.u32(self.uid);
+        w.u32(self.slots);
+        w.u32(self.ports);
+        let clients = &self.clients[..self.clients.len().min(Self::MAX_CLIENTS)];
+        w.count(clients.len());
+        for client in clients {
+            w.u32(client.pid);
+            w.text(&client.name, MAX_NAME);
+            w.option(client.slot, Writer::u8);
+        }
+        let (counters, _) = fitting(
+            self.counters.iter().take(MAX_COUNTERS),
+            |(name, value): &&(String, u64), w: &mut Writer| {
+                w.text(name, MAX_NAME);
+                w.u64(*value);
+            },
+        );
+        w.count(counters.len());
+        for (name, value) in counters {
+            w.text(name, MAX_NAME);
+            w.u64(*value);
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (pid, uid) = (r.u32("process")?, r.u32("user")?);
+        let (slots, ports) = (r.u32("slots")?, r.u32("ports")?);
+        let count = r.count("number of clients", Self::MAX_CLIENTS, 4 + 4 + 1)?;
+        let mut clients = Vec::with_capacity(count);
+        for _ in 0..count {
+            clients.push(ClientInfo {
+                pid: r.u32("process")?,
+                name: r.text("program name", MAX_NAME)?,
+                slot: r.option("slot", Reader::u8)?,
+            });
+        }
+        let count = r.count("number of counters", MAX_COUNTERS, 4 + 8)?;
+        let mut counters = Vec::with_capacity(count);
+        for _ in 0..count {
+            counters.push((r.text("counter", MAX_NAME)?, r.u64("counter")?));
+        }
+        Ok(Self {
+            pid,
+            uid,
+            clients,
+            slots,
+            ports,
+            counters,
+        })
+    }
+}
+
+impl IdInfo {
+    const LEAST: usize = 4 + 4 + 2 + 4 + 1 + 1 + 1 + 8 + 4 + 4;
+
+    fn write(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.u32(self.pid);
+        w.u16(self.ps);
+        w.text(&self.state, MAX_NAME);
+        w.option(self.local, Writer::socket_addr);
+        w.option(self.remote, Writer::socket_addr);
+        w.option(self.qpn, Writer::u32);
+        w.u64(self.channel);
+        w.u32(self.queued);
+        w.u32(self.unacked);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            id: r.u32("identifier")?,
+            pid: r.u32("process")?,
+            ps: r.u16("port space")?,
+            state: r.text("state", MAX_NAME)?,
+            local: r.option("local address", Reader::socket_addr)?,
+            remote: r.option("remote address", Reader::socket_addr)?,
+            qpn: r.option("queue pair", Reader::u32)?,
+            channel: r.u64("channel")?,
+            queued: r.u32("queued events")?,
+            unacked: r.u32("unacknowledged events")?,
+        })
+    }
+}

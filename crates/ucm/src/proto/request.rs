@@ -1,0 +1,235 @@
+//! What a process asks for.
+
+use super::codec::{Malformed, Reader, Writer};
+use super::{
+    Header, MAX_BATCH, MAX_INLINE, MAX_NAME, MAX_REQUEST, Refusal, RefusalCode, VERSION, Version,
+    end, frame,
+};
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Request {
+    /// The first message of every client; anything else before it is refused.
+    Hello {
+        /// The client's process, as it sees itself; the service trusts the socket's credentials instead.
+        pid: u32,
+        /// The program's name, for `oarlock ps`; at most [`MAX_NAME`] bytes.
+        name: String,
+    },
+    /// Opens an event channel. [`Reply::Opened`](super::Reply::Opened) brings its descriptor along.
+    OpenChannel,
+    /// Closes an event channel and destroys what is on it.
+    CloseChannel {
+        /// The channel.
+        token: u64,
+    },
+    /// Requests of the rdma_ucm ABI.
+    Write(WriteBatch),
+    /// Takes a slot for queue pairs. [`Reply::Slot`](super::Reply::Slot) brings its socket along.
+    TakeSlot,
+    /// Lists devices from an index on.
+    Devices {
+        /// The first wanted.
+        first: u32,
+    },
+    /// Lists identifiers, and the service's state.
+    Ps {
+        /// Only identifiers with higher numbers; `None` from the start.
+        after: Option<u32>,
+    },
+    /// Writes a copy of every datagram of the service to the file whose descriptor comes along.
+    Trace,
+    /// Asks the service to end.
+    Stop,
+}
+
+/// Requests of the rdma_ucm ABI that are answered together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteBatch {
+    /// Whether a failure ends the batch: what comes after it is answered with `ECANCELED` and not tried.
+    pub stop_on_error: bool,
+    /// The requests, at most [`MAX_BATCH`].
+    pub items: Vec<WriteItem>,
+    /// How many events the client has acknowledged so far, for identifiers where that has changed. Only shown.
+    pub acknowledged: Vec<Acknowledged>,
+}
+
+/// One request in a batch: what would be one `write(2)`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteItem {
+    /// The channel it is written on.
+    pub channel: u64,
+    /// Header and structure.
+    pub request: Vec<u8>,
+    /// What travels beside the structure.
+    pub inline: Vec<u8>,
+    /// An earlier item of the batch, a CREATE_ID, whose identifier this request means. Its own number is ignored.
+    pub id_from: Option<u8>,
+}
+
+/// How many events of an identifier a client has acknowledged over its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The identifier's number.
+    pub id: u32,
+    /// How many.
+    pub events: u32,
+}
+
+mod kind {
+    pub(super) const HELLO: u16 = 1;
+    pub(super) const OPEN_CHANNEL: u16 = 2;
+    pub(super) const CLOSE_CHANNEL: u16 = 3;
+    pub(super) const WRITE: u16 = 4;
+    pub(super) const TAKE_SLOT: u16 = 5;
+    pub(super) const DEVICES: u16 = 6;
+    pub(super) const PS: u16 = 7;
+    pub(super) const TRACE: u16 = 8;
+    pub(super) const STOP: u16 = 9;
+}
+
+impl Request {
+    /// The message's bytes.
+    #[must_use]
+    pub fn encode(&self, sequence: u32) -> Vec<u8> {
+        self.encode_as(VERSION, sequence)
+    }
+
+    pub(super) fn encode_as(&self, version: Version, sequence: u32) -> Vec<u8> {
+        let mut w = Writer::with_capacity(64);
+        let kind = self.write(&mut w);
+        frame(version, kind, sequence, &w.finish())
+    }
+
+    fn write(&self, w: &mut Writer) -> u16 {
+        match self {
+            Self::Hello { pid, name } => {
+                w.u32(*pid);
+                w.text(name, MAX_NAME);
+                kind::HELLO
+            }
+            Self::OpenChannel => kind::OPEN_CHANNEL,
+            Self::CloseChannel { token } => {
+                w.u64(*token);
+                kind::CLOSE_CHANNEL
+            }
+            Self::Write(batch) => {
+                batch.write(w);
+                kind::WRITE
+            }
+            Self::TakeSlot => kind::TAKE_SLOT,
+            Self::Devices { first } => {
+                w.u32(*first);
+                kind::DEVICES
+            }
+            Self::Ps { after } => {
+                w.option(*after, Writer::u32);
+                kind::PS
+            }
+            Self::Trace => kind::TRACE,
+            Self::Stop => kind::STOP,
+        }
+    }
+
+    /// Reads the body of a message whose header has passed [`Header::check`].
+    ///
+    /// # Errors
+    /// The refusal to answer with: unknown kind, or malformed.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<Self, Refusal> {
+        let mut r = Reader::new(body);
+        match Self::read(header, &mut r) {
+            Ok(Some(request)) => end(header, r).map(|()| request).map_err(Refusal::malformed),
+            Ok(None) => Err(Refusal {
+                code: RefusalCode::UNKNOWN_REQUEST,
+                sentence: format!(
+                    "this service, version {VERSION}, does not know request {} of version {}",
+                    header.kind, header.version
+                ),
+            }),
+            Err(error) => Err(Refusal::malformed(error)),
+        }
+    }
+
+    fn read(header: &Header, r: &mut Reader<'_>) -> Result<Option<Self>, Malformed> {
+        Ok(Some(match header.kind {
+            kind::HELLO => Self::Hello {
+                pid: r.u32("process")?,
+                name: r.text("program name", MAX_NAME)?,
+            },
+            kind::OPEN_CHANNEL => Self::OpenChannel,
+            kind::CLOSE_CHANNEL => Self::CloseChannel {
+                token: r.u64("channel")?,
+            },
+            kind::WRITE => Self::Write(WriteBatch::read(r)?),
+            kind::TAKE_SLOT => Self::TakeSlot,
+            kind::DEVICES => Self::Devices {
+                first: r.u32("first device")?,
+            },
+            kind::PS => Self::Ps {
+                after: r.option("identifier", Reader::u32)?,
+            },
+            kind::TRACE => Self::Trace,
+            kind::STOP => Self::Stop,
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl WriteBatch {
+    const ITEM_LEAST: usize = 8 + 4 + 4 + 1;
+
+    fn write(&self, w: &mut Writer) {
+        w.bool(self.stop_on_error);
+        w.count(self.items.len());
+        for item in &self.items {
+            w.u64(item.channel);
+            w.blob(&item.request);
+            w.blob(&item.inline);
+            w.option(item.id_from, Writer::u8);
+        }
+        w.count(self.acknowledged.len());
+        for Acknowledged { id, events } in &self.acknowledged {
+            w.u32(*id);
+            w.u32(*events);
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let stop_on_error = r.bool("stop on error")?;
+        let count = r.count("number of requests", MAX_BATCH, Self::ITEM_LEAST)?;
+        let mut items = Vec::with_capacity(count);
+        for index in 0..count {
+            let item = WriteItem {
+                channel: r.u64("channel")?,
+                request: r.blob("request", MAX_REQUEST)?,
+                inline: r.blob("inline bytes", MAX_INLINE)?,
+                id_from: r.option("earlier request", Reader::u8)?,
+            };
+            match item.id_from {
+                Some(from) if usize::from(from) >= index => {
+                    let max = index.saturating_sub(1) as u64;
+                    return Err(Malformed::OutOfRange {
+                        field: "earlier request",
+                        value: from.into(),
+                        max,
+                    });
+                }
+                _ => items.push(item),
+            }
+        }
+        let count = r.count("number of acknowledgements", super::MAX_MESSAGE, 8)?;
+        let mut acknowledged = Vec::with_capacity(count);
+        for _ in 0..count {
+            acknowledged.push(Acknowledged {
+                id: r.u32("identifier")?,
+                events: r.u32("acknowledged events")?,
+            });
+        }
+        Ok(Self {
+            stop_on_error,
+            items,
+            acknowledged,
+        })
+    }
+}
