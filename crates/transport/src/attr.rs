@@ -1,0 +1,467 @@
+//! Queue pair states, attributes, and which transition needs and takes which.
+//!
+//! ```text
+//!            ┌──────────────────────────── any state ───────────────────────────┐
+//!            v                                                                  v
+//!          Reset ──> Init ──> Rtr ──> Rts                                     Error
+//!                    │  ^             │  ^
+//!                    └──┘             └──┘  (attributes only)
+//! ```
+//! IBA Vol. 1 ch. 10 "Queue pair and EE context states"; ch. 11 "Modify queue pair".
+
+use core::fmt;
+
+use bitflags::bitflags;
+use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount};
+
+use crate::error::Error;
+
+/// State of a queue pair. The numbers are those of `enum ibv_qp_state`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[expect(clippy::exhaustive_enums, reason = "the specification's seven states")]
+pub enum QpState {
+    /// Fresh, or emptied.
+    Reset = 0,
+    /// Receives can be posted; packets are dropped.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send, too.
+    Rts = 3,
+    /// Send queue drained.
+    Sqd = 4,
+    /// Send queue error.
+    Sqe = 5,
+    /// All work is flushed.
+    Error = 6,
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Error => "ERROR",
+        })
+    }
+}
+
+bitflags! {
+    /// Which fields of a [`QpAttr`] hold. The bits are those of `enum ibv_qp_attr_mask`.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct AttrMask: u32 {
+        /// `state`
+        const STATE = 1 << 0;
+        /// `current_state`
+        const CUR_STATE = 1 << 1;
+        /// `access`
+        const ACCESS_FLAGS = 1 << 3;
+        /// `pkey`: the index is looked up by the caller.
+        const PKEY_INDEX = 1 << 4;
+        /// `port_num`
+        const PORT = 1 << 5;
+        /// `av`
+        const AV = 1 << 7;
+        /// `path_mtu`
+        const PATH_MTU = 1 << 8;
+        /// `timeout`
+        const TIMEOUT = 1 << 9;
+        /// `retry_count`
+        const RETRY_CNT = 1 << 10;
+        /// `rnr_retry`
+        const RNR_RETRY = 1 << 11;
+        /// `rq_psn`
+        const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// `min_rnr_timer`
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`
+        const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `dest_qpn`
+        const DEST_QPN = 1 << 20;
+        // Bits without a name (alternate path, path migration, Q_Key, ...) are kept, and refused by every transition.
+        const _ = !0;
+    }
+}
+
+impl fmt::Display for AttrMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
+bitflags! {
+    /// What the remote side may do. The bits are those of `enum ibv_access_flags`.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct AccessFlags: u32 {
+        /// RDMA WRITE.
+        const REMOTE_WRITE = 1 << 1;
+        /// RDMA READ.
+        const REMOTE_READ = 1 << 2;
+        /// Atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        // Local rights and later extensions: kept, without meaning for a queue pair.
+        const _ = !0;
+    }
+}
+
+/// Attributes of a queue pair; `mask` says which fields hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpAttr {
+    /// Which of the others hold.
+    pub mask: AttrMask,
+    /// The state to go to.
+    pub state: QpState,
+    /// The state the caller believes the queue pair to be in.
+    pub current_state: QpState,
+    /// What the remote side may do.
+    pub access: AccessFlags,
+    /// The partition key (the entry of the port's table that the caller's index names).
+    pub pkey: PKey,
+    /// The port.
+    pub port_num: u8,
+    /// The path to the peer.
+    pub av: AddressVector,
+    /// Largest payload of a packet.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// First PSN that the responder expects.
+    pub rq_psn: Psn,
+    /// First PSN that the requester sends.
+    pub sq_psn: Psn,
+    /// Reads and atomics outstanding as responder.
+    pub max_dest_rd_atomic: u8,
+    /// Reads and atomics outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// Code of the RNR timer that our RNR NAKs ask for, 0..=31; 0 is the longest, 655.36 ms.
+    pub min_rnr_timer: u8,
+    /// Local ACK timeout; 0 waits for ever.
+    pub timeout: IbTimeout,
+    /// How often a request is repeated for lack of an answer.
+    pub retry_count: RetryCount,
+    /// How often a request is repeated after RNR NAKs; 7 means without limit.
+    pub rnr_retry: RetryCount,
+}
+
+impl Default for QpAttr {
+    /// Nothing given.
+    fn default() -> Self {
+        Self {
+            mask: AttrMask::empty(),
+            state: QpState::Reset,
+            current_state: QpState::Reset,
+            access: AccessFlags::empty(),
+            pkey: PKey::DEFAULT,
+            port_num: 1,
+            av: AddressVector::new(Gid::UNSPECIFIED, Gid::UNSPECIFIED),
+            path_mtu: Mtu::MTU_1024,
+            dest_qpn: Qpn::QP0,
+            rq_psn: Psn::default(),
+            sq_psn: Psn::default(),
+            max_dest_rd_atomic: 0,
+            max_rd_atomic: 0,
+            min_rnr_timer: 0,
+            timeout: IbTimeout::default(),
+            retry_count: RetryCount::default(),
+            rnr_retry: RetryCount::default(),
+        }
+    }
+}
+
+impl QpAttr {
+    /// Only a change of state.
+    pub fn to_state(state: QpState) -> Self {
+        Self {
+            mask: AttrMask::STATE,
+            state,
+            ..Self::default()
+        }
+    }
+
+    /// Copies the fields that `from.mask` names, except the two states.
+    pub(crate) fn merge(&mut self, from: &Self) {
+        let given = |bit| from.mask.contains(bit);
+        if given(AttrMask::ACCESS_FLAGS) {
+            self.access = from.access;
+        }
+        if given(AttrMask::PKEY_INDEX) {
+            self.pkey = from.pkey;
+        }
+        if given(AttrMask::PORT) {
+            self.port_num = from.port_num;
+        }
+        if given(AttrMask::AV) {
+            self.av = from.av;
+        }
+        if given(AttrMask::PATH_MTU) {
+            self.path_mtu = from.path_mtu;
+        }
+        if given(AttrMask::DEST_QPN) {
+            self.dest_qpn = from.dest_qpn;
+        }
+        if given(AttrMask::RQ_PSN) {
+            self.rq_psn = from.rq_psn;
+        }
+        if given(AttrMask::SQ_PSN) {
+            self.sq_psn = from.sq_psn;
+        }
+        if given(AttrMask::MAX_DEST_RD_ATOMIC) {
+            self.max_dest_rd_atomic = from.max_dest_rd_atomic;
+        }
+        if given(AttrMask::MAX_QP_RD_ATOMIC) {
+            self.max_rd_atomic = from.max_rd_atomic;
+        }
+        if given(AttrMask::MIN_RNR_TIMER) {
+            self.min_rnr_timer = from.min_rnr_timer;
+        }
+        if given(AttrMask::TIMEOUT) {
+            self.timeout = from.timeout;
+        }
+        if given(AttrMask::RETRY_CNT) {
+            self.retry_count = from.retry_count;
+        }
+        if given(AttrMask::RNR_RETRY) {
+            self.rnr_retry = from.rnr_retry;
+        }
+        self.mask |= from.mask;
+    }
+}
+
+/// One row of the transition table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transition {
+    pub(crate) from: QpState,
+    pub(crate) to: QpState,
+    pub(crate) required: AttrMask,
+    pub(crate) optional: AttrMask,
+}
+
+const fn row(from: QpState, to: QpState, required: AttrMask, optional: AttrMask) -> Transition {
+    Transition {
+        from,
+        to,
+        required,
+        optional,
+    }
+}
+
+const INIT: AttrMask = AttrMask::ACCESS_FLAGS
+    .union(AttrMask::PKEY_INDEX)
+    .union(AttrMask::PORT);
+const RTR: AttrMask = AttrMask::AV
+    .union(AttrMask::PATH_MTU)
+    .union(AttrMask::DEST_QPN)
+    .union(AttrMask::RQ_PSN)
+    .union(AttrMask::MAX_DEST_RD_ATOMIC)
+    .union(AttrMask::MIN_RNR_TIMER);
+const RTS: AttrMask = AttrMask::SQ_PSN
+    .union(AttrMask::TIMEOUT)
+    .union(AttrMask::RETRY_CNT)
+    .union(AttrMask::RNR_RETRY)
+    .union(AttrMask::MAX_QP_RD_ATOMIC);
+const NONE: AttrMask = AttrMask::empty();
+
+/// RC: the transitions beside those to Reset and Error, which every state has and which take nothing.
+///
+/// Alternate paths (allowed by the specification in Rtr and Rts) are not implemented and therefore not in the table.
+pub(crate) const RC_TRANSITIONS: [Transition; 5] = [
+    row(QpState::Reset, QpState::Init, INIT, NONE),
+    row(QpState::Init, QpState::Init, NONE, INIT),
+    row(
+        QpState::Init,
+        QpState::Rtr,
+        RTR,
+        AttrMask::ACCESS_FLAGS.union(AttrMask::PKEY_INDEX),
+    ),
+    row(
+        QpState::Rtr,
+        QpState::Rts,
+        RTS,
+        AttrMask::ACCESS_FLAGS.union(AttrMask::MIN_RNR_TIMER),
+    ),
+    row(
+        QpState::Rts,
+        QpState::Rts,
+        NONE,
+        AttrMask::ACCESS_FLAGS.union(AttrMask::MIN_RNR_TIMER),
+    ),
+];
+
+/// The state that `attr` leads to from `from`, or the rule that it breaks.
+pub(crate) fn check_transition(from: QpState, attr: &QpAttr) -> Result<QpState, Error> {
+    if attr.mask.contains(AttrMask::CUR_STATE) && attr.current_state != from {
+        return Err(Error::CurrentStateMismatch {
+            given: attr.current_state,
+            actual: from,
+        });
+    }
+    let to = if attr.mask.contains(AttrMask::STATE) {
+        attr.state
+    } else {
+        from
+    };
+    if matches!(to, QpState::Sqd | QpState::Sqe) {
+        return Err(Error::StateNotSupported(to));
+    }
+    let (required, optional) = if matches!(to, QpState::Reset | QpState::Error) {
+        (NONE, NONE)
+    } else {
+        let row = RC_TRANSITIONS
+            .iter()
+            .find(|row| row.from == from && row.to == to);
+        let row = row.ok_or(Error::InvalidTransition { from, to })?;
+        (row.required, row.optional)
+    };
+    let given = attr
+        .mask
+        .difference(AttrMask::STATE.union(AttrMask::CUR_STATE));
+    let missing = required.difference(given);
+    if !missing.is_empty() {
+        return Err(Error::AttributeMissing { from, to, missing });
+    }
+    let extra = given.difference(required.union(optional));
+    if !extra.is_empty() {
+        return Err(Error::AttributeNotAllowed { from, to, extra });
+    }
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [QpState; 7] = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::Rtr,
+        QpState::Rts,
+        QpState::Sqd,
+        QpState::Sqe,
+        QpState::Error,
+    ];
+    const GIVABLE: AttrMask = INIT.union(RTR).union(RTS);
+
+    fn attr(to: QpState, mask: AttrMask) -> QpAttr {
+        QpAttr {
+            mask: mask | AttrMask::STATE,
+            state: to,
+            ..QpAttr::default()
+        }
+    }
+
+    #[test]
+    fn every_required_attribute_is_named_when_it_is_missing() {
+        for row in RC_TRANSITIONS {
+            assert_eq!(
+                check_transition(row.from, &attr(row.to, row.required)),
+                Ok(row.to)
+            );
+            for missing in row.required.iter() {
+                let answer = check_transition(row.from, &attr(row.to, row.required - missing));
+                assert_eq!(
+                    answer,
+                    Err(Error::AttributeMissing {
+                        from: row.from,
+                        to: row.to,
+                        missing
+                    })
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_other_attribute_is_refused_by_name() {
+        for row in RC_TRANSITIONS {
+            for bit in GIVABLE.iter() {
+                let answer = check_transition(row.from, &attr(row.to, row.required | bit));
+                if (row.required | row.optional).contains(bit) {
+                    assert_eq!(answer, Ok(row.to));
+                } else {
+                    assert_eq!(
+                        answer,
+                        Err(Error::AttributeNotAllowed {
+                            from: row.from,
+                            to: row.to,
+                            extra: bit
+                        })
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_outside_the_table_are_refused() {
+        for from in STATES {
+            for to in STATES {
+                let answer = check_transition(from, &attr(to, NONE));
+                let in_table = RC_TRANSITIONS
+                    .iter()
+                    .any(|row| row.from == from && row.to == to);
+                match to {
+                    QpState::Reset | QpState::Error => assert_eq!(answer, Ok(to)),
+                    QpState::Sqd | QpState::Sqe => {
+                        assert_eq!(answer, Err(Error::StateNotSupported(to)))
+                    }
+                    _ if in_table => {}
+                    _ => assert_eq!(answer, Err(Error::InvalidTransition { from, to })),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_idea_of_the_current_state_is_refused() {
+        let mask = AttrMask::STATE | AttrMask::CUR_STATE;
+        let attr = QpAttr {
+            mask,
+            state: QpState::Error,
+            current_state: QpState::Rts,
+            ..QpAttr::default()
+        };
+        let expected = Error::CurrentStateMismatch {
+            given: QpState::Rts,
+            actual: QpState::Init,
+        };
+        assert_eq!(check_transition(QpState::Init, &attr), Err(expected));
+        assert_eq!(check_transition(QpState::Rts, &attr), Ok(QpState::Error));
+    }
+
+    #[test]
+    fn bits_without_a_name_are_refused_and_printed() {
+        let alternate_path = AttrMask::from_bits_retain(1 << 14);
+        let error =
+            check_transition(QpState::Rts, &attr(QpState::Rts, alternate_path)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "RTS to RTS does not take the attributes 0x4000"
+        );
+        let error =
+            check_transition(QpState::Reset, &attr(QpState::Init, AttrMask::PORT)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "RESET to INIT needs the attributes ACCESS_FLAGS | PKEY_INDEX"
+        );
+    }
+
+    #[test]
+    fn mask_bits_are_those_of_the_verbs_header() {
+        // Linux include/uapi: enum ib_qp_attr_mask.
+        assert_eq!(INIT.bits(), 0x38);
+        assert_eq!(
+            RTR.bits(),
+            1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
+        );
+        assert_eq!(RTS.bits(), 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
+    }
+}

@@ -1,0 +1,101 @@
+//! Work completions.
+
+use core::fmt;
+
+/// The outcome of one work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// From the work request.
+    pub wr_id: u64,
+    /// How it ended. When this is not [`WcStatus::SUCCESS`], only `wr_id`, `status`, `vendor_err` and `is_send` hold.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Received bytes; for sends the length of the message.
+    pub byte_len: u32,
+    /// The immediate value of the received message.
+    pub imm: Option<u32>,
+    /// The received message asked for a solicited event; true for every failure, which always is one.
+    pub solicited: bool,
+    /// Whether the request was on the send queue.
+    pub is_send: bool,
+    /// The AETH syndrome byte that caused a remote error, else 0.
+    pub vendor_err: u32,
+}
+
+/// Completion status. The numbers are those of `enum ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WcStatus(pub u32);
+
+impl WcStatus {
+    /// The request succeeded.
+    pub const SUCCESS: Self = Self(0);
+    /// A message was longer than the receive buffers.
+    pub const LOC_LEN_ERR: Self = Self(1);
+    /// An inconsistency of the queue pair itself.
+    pub const LOC_QP_OP_ERR: Self = Self(2);
+    /// Local memory could not be read or written.
+    pub const LOC_PROT_ERR: Self = Self(4);
+    /// The queue pair entered the error state before the request was done.
+    pub const WR_FLUSH_ERR: Self = Self(5);
+    /// An unexpected response.
+    pub const BAD_RESP_ERR: Self = Self(8);
+    /// The responder found the request invalid.
+    pub const REM_INV_REQ_ERR: Self = Self(9);
+    /// The responder's memory may not be accessed so.
+    pub const REM_ACCESS_ERR: Self = Self(10);
+    /// The responder could not complete the request.
+    pub const REM_OP_ERR: Self = Self(11);
+    /// The peer did not answer.
+    pub const RETRY_EXC_ERR: Self = Self(12);
+    /// The peer had no receive buffer for too long.
+    pub const RNR_RETRY_EXC_ERR: Self = Self(13);
+
+    /// Whether the request succeeded.
+    pub const fn is_success(self) -> bool {
+        self.0 == Self::SUCCESS.0
+    }
+
+    const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::SUCCESS => "success",
+            Self::LOC_LEN_ERR => "local length error",
+            Self::LOC_QP_OP_ERR => "local QP operation error",
+            Self::LOC_PROT_ERR => "local protection error",
+            Self::WR_FLUSH_ERR => "work request flushed",
+            Self::BAD_RESP_ERR => "bad response",
+            Self::REM_INV_REQ_ERR => "remote invalid request",
+            Self::REM_ACCESS_ERR => "remote access error",
+            Self::REM_OP_ERR => "remote operational error",
+            Self::RETRY_EXC_ERR => "retry count exceeded",
+            Self::RNR_RETRY_EXC_ERR => "RNR retry count exceeded",
+            Self(_) => return None,
+        })
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "status {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WcStatus({self})")
+    }
+}
+
+/// What a completion is about. The numbers are those of `enum ibv_wc_opcode`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WcOpcode(pub u32);
+
+impl WcOpcode {
+    /// A SEND, with or without immediate.
+    pub const SEND: Self = Self(0);
+    /// A received SEND, with or without immediate.
+    pub const RECV: Self = Self(128);
+}
