@@ -1,1 +1,55 @@
-//! The software RoCEv2 device: memory regions, queues, the driver loop.
+//! The software RoCEv2 device: the half of it that lives in the program.
+//!
+//! Queue pairs, memory regions and completion queues are here, in the process that uses them, as
+//! with the user-space driver of a network card. Data packets go between this crate and UDP port
+//! 4791; the host service never sees them.
+//!
+//! ```text
+//!   Context (device, regions, events)      one per device and process
+//!      |  \
+//!      |   Pd ── Region                    mr/: placement that fails instead of faulting
+//!      |   Cq ── CompChannel               cq.rs, queue.rs
+//!      |   Qp ── oarlock_transport::Rc     qp.rs: the packet engine behind a lock
+//!      v
+//!   Endpoint (slot, queue pair numbers)    endpoint.rs: one per process; lock order; who works
+//!      |
+//!   oarlock_port::Port                     engine.rs: the thread that works when nobody else does
+//! ```
+//!
+//! Read next: [`Endpoint`] for the threads, [`Region`] for memory, [`Cq`] for completions.
+//!
+//! # Memory
+//! This crate moves bytes into memory that work requests name by address. It never makes a
+//! reference to those bytes. Who makes one from [`Region::as_ptr`], or registers memory of the
+//! program with [`Pd::register`], takes over the obligation stated there; `oarlock-verbs` does so
+//! on behalf of safe programs.
+//!
+//! The device touches a byte only through a work request that has not completed: a completion is
+//! entered after the last placement for its request, and both happen under the queue pair's lock.
+#![deny(unsafe_code)]
+
+mod context;
+mod counters;
+mod cq;
+mod endpoint;
+mod engine;
+mod error;
+mod event;
+mod locks;
+mod mr;
+mod pd;
+mod qp;
+mod qpn;
+mod queue;
+mod sys;
+mod timers;
+mod transmit;
+
+pub use context::{Context, DeviceInfo, DeviceLimits};
+pub use cq::{CompChannel, Cq, CqEvent, CqId, Cqe, Notify};
+pub use endpoint::{Endpoint, PortSource};
+pub use error::Error;
+pub use event::AsyncEvent;
+pub use mr::{Access, Region};
+pub use pd::Pd;
+pub use qp::{CommEstHook, Qp, QpInit};

@@ -1,0 +1,497 @@
+//! The endpoint of a process: one slot of the port, the queue pairs behind it, and whoever moves
+//! packets between the two.
+//!
+//! # Who does the work
+//! Any thread that calls in: a send leaves from the poster's thread, packets that have arrived are
+//! handled by the thread that polls a completion queue, if no other is at it. The engine thread is
+//! the fallback: it sleeps on the port, the next deadline and the service's life, and does what
+//! nobody else has done.
+//!
+//! # Lock order
+//! A thread takes these in this order only, and may leave any of them out:
+//!
+//! 1. `attaching`
+//! 2. `receiver`: one thread at a time takes packets off the port
+//! 3. a queue pair's `inner` (never two at once)
+//! 4. the port (shared, except to open and close it); a table of queue pairs or regions (shared,
+//!    except to change it); a region's guard (shared, except to deregister)
+//! 5. a completion queue's `state`
+//! 6. the leaves, which call nothing while locked: timers, event queues, scratch, engine calls,
+//!    hooks, lists of contexts and of a completion queue's queue pairs
+//!
+//! Nothing of the program is called with any of them held.
+
+use std::error::Error as StdError;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::Instant;
+
+use oarlock_port::{Batch, Port};
+use oarlock_transport::{QpAttr, QpState};
+use oarlock_wire::{Packet, Time};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::context::Context;
+use crate::counters::Counters;
+use crate::cq::CqShared;
+use crate::engine;
+use crate::error::Error;
+use crate::event::AsyncEvent;
+use crate::locks::{lock, read, try_lock, write};
+use crate::qp::{QpInner, QpShared};
+use crate::qpn::{QpnTable, slot_of};
+use crate::timers::Timers;
+use crate::transmit::Scratch;
+
+/// Where an endpoint gets its slot of the port from.
+pub trait PortSource: Send + Sync {
+    /// Takes a slot; called once, at the first queue pair.
+    ///
+    /// # Errors
+    /// Whatever the host says; it is passed on.
+    fn take_port(&self) -> Result<Port, Box<dyn StdError + Send + Sync>>;
+
+    /// A descriptor that becomes readable when the host service is gone; `None` if it cannot go.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    fn gone_fd(&self) -> io::Result<Option<OwnedFd>>;
+}
+
+/// The endpoint of a process. All contexts on one host share it, and so one slot.
+///
+/// When the last handle is dropped the engine thread ends and the slot is closed.
+pub struct Endpoint {
+    core: Arc<Core>,
+}
+
+/// A piece of the program's code for the engine thread.
+pub(crate) type EngineCall = Box<dyn FnOnce() + Send>;
+
+pub(crate) struct Core {
+    source: Box<dyn PortSource>,
+    /// Held while the slot is being taken.
+    attaching: Mutex<()>,
+    port: RwLock<Option<Arc<Port>>>,
+    gone: AtomicBool,
+    qps: QpnTable,
+    receiver: Mutex<Receiver>,
+    timers: Timers,
+    scratch: Mutex<Vec<Scratch>>,
+    contexts: Mutex<Vec<Weak<Context>>>,
+    engine_calls: Mutex<Vec<EngineCall>>,
+    wake: OwnedFd,
+    stop: AtomicBool,
+    /// Polls that found the port theirs, since the engine looked last.
+    polls: AtomicU32,
+    /// Completion queues that are armed: somebody sleeps, and the engine must not stand back.
+    armed: AtomicUsize,
+    standing_back: AtomicBool,
+    start: Instant,
+    counters: Counters,
+}
+
+struct Receiver {
+    batch: Batch,
+    touched: Vec<Arc<QpShared>>,
+}
+
+impl Endpoint {
+    /// An endpoint that takes its slot from `source` when the first queue pair needs it.
+    ///
+    /// # Errors
+    /// `System`: no descriptor left.
+    pub fn new(source: Box<dyn PortSource>) -> Result<Arc<Self>, Error> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(Error::system("create the engine's event descriptor"))?;
+        let core = Core {
+            source,
+            attaching: Mutex::new(()),
+            port: RwLock::new(None),
+            gone: AtomicBool::new(false),
+            qps: QpnTable::new(),
+            receiver: Mutex::new(Receiver {
+                batch: Batch::default(),
+                touched: Vec::new(),
+            }),
+            timers: Timers::new(),
+            scratch: Mutex::default(),
+            contexts: Mutex::default(),
+            engine_calls: Mutex::default(),
+            wake,
+            stop: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
+            armed: AtomicUsize::new(0),
+            standing_back: AtomicBool::new(false),
+            start: Instant::now(),
+            counters: Counters::default(),
+        };
+        Ok(Arc::new(Self {
+            core: Arc::new(core),
+        }))
+    }
+
+    /// The slot of the port, once a queue pair has needed it.
+    pub fn slot(&self) -> Option<u8> {
+        read(&self.core.port).as_ref().map(|port| port.slot())
+    }
+
+    /// Whether the host service is gone.
+    pub fn is_gone(&self) -> bool {
+        self.core.is_gone()
+    }
+
+    /// How many queue pairs exist.
+    pub fn qp_count(&self) -> usize {
+        self.core.qps.len()
+    }
+
+    /// What was done and dropped, by name: the endpoint's own counters, then those of the port
+    /// with the prefix `port_`.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let own = self.core.counters.list();
+        let mut all: Vec<_> = own
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        if let Some(port) = read(&self.core.port).as_ref() {
+            let port = port.counters().iter();
+            all.extend(port.map(|(name, value)| (format!("port_{name}"), value)));
+        }
+        all
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // The engine lets go of the core, and with the core goes the port. It is not waited for.
+        self.core.stop.store(true, Ordering::Release);
+        self.core.wake_engine();
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("slot", &self.slot())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn qps(&self) -> &QpnTable {
+        &self.qps
+    }
+
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.timers
+    }
+
+    pub(crate) fn wake_fd(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        let nanos = self.start.elapsed().as_nanos();
+        Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn enter_context(&self, context: &Arc<Context>) {
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    /// Opens the port and starts the engine, once; returns the slot.
+    pub(crate) fn attach(self: &Arc<Self>) -> Result<u8, Error> {
+        if let Some(port) = read(&self.port).as_ref() {
+            return Ok(port.slot());
+        }
+        let _attaching = lock(&self.attaching);
+        if self.is_gone() {
+            return Err(Error::DeviceFatal);
+        }
+        if let Some(port) = read(&self.port).as_ref() {
+            return Ok(port.slot());
+        }
+        let gone = self
+            .source
+            .gone_fd()
+            .map_err(Error::system("watch the host service"))?;
+        let port = self
+            .source
+            .take_port()
+            .map_err(|source| Error::NoPort { source })?;
+        let port = Arc::new(port);
+        let slot = port.slot();
+        engine::start(Arc::clone(self), Arc::clone(&port), gone)
+            .map_err(Error::system("start the engine thread"))?;
+        *write(&self.port) = Some(port);
+        tracing::debug!(slot, "slot taken, engine started");
+        Ok(slot)
+    }
+
+    /// Runs `input` on the packet engine of `qp` and does whatever follows from it.
+    pub(crate) fn with_qp<T>(
+        self: &Arc<Self>,
+        qp: &Arc<QpShared>,
+        input: impl FnOnce(&mut QpInner) -> T,
+    ) -> T {
+        let (result, overruns) = {
+            let mut inner = lock(qp.inner());
+            let result = input(&mut inner);
+            let overruns = self.drive(qp, &mut inner);
+            (result, overruns)
+        };
+        self.fail_overrun(overruns);
+        result
+    }
+
+    /// Drains the outputs of a queue pair: packets first, so that an acknowledgement has left
+    /// before the completion is visible, then completions and events, then the deadline.
+    fn drive(
+        self: &Arc<Self>,
+        qp: &Arc<QpShared>,
+        inner: &mut QpInner,
+    ) -> [Option<Arc<CqShared>>; 2] {
+        inner.touched = false;
+        if qp.is_destroyed() {
+            return [None, None];
+        }
+        let mut overruns = [None, None];
+        if inner.rc.has_output() {
+            let now = self.now();
+            let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
+            let mut memory = qp.memory(self);
+            let port = read(&self.port);
+            scratch.send_all(
+                &mut inner.rc,
+                now,
+                &mut memory,
+                port.as_deref(),
+                &self.counters,
+            );
+            drop(port);
+            lock(&self.scratch).push(scratch);
+            overruns = qp.publish(inner);
+        }
+        if let Some(due) = inner.rc.poll_timeout()
+            && inner.scheduled.is_none_or(|scheduled| due < scheduled)
+        {
+            inner.scheduled = Some(due);
+            if self.timers.enter(due, qp) {
+                self.wake_engine();
+            }
+        }
+        overruns
+    }
+
+    /// Fails the queue pairs of completion queues that overran. Flushing them can overrun
+    /// another queue, but each only once.
+    fn fail_overrun(self: &Arc<Self>, overruns: [Option<Arc<CqShared>>; 2]) {
+        let mut pending: Vec<_> = overruns.into_iter().flatten().collect();
+        while let Some(cq) = pending.pop() {
+            for qp in cq.overrun() {
+                let more = self.fail_qp(&qp);
+                pending.extend(more.into_iter().flatten());
+                qp.raise(AsyncEvent::QpFatal(qp.qpn()));
+            }
+        }
+    }
+
+    fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> [Option<Arc<CqShared>>; 2] {
+        let mut inner = lock(qp.inner());
+        // Error can be entered from every state; from Reset there is nothing to flush.
+        if inner.rc.state() != QpState::Reset {
+            let refused = inner.rc.modify(&QpAttr::to_state(QpState::Error)).err();
+            debug_assert_eq!(refused, None);
+        }
+        self.drive(qp, &mut inner)
+    }
+
+    /// Takes what has arrived, if no other thread does; called by those who poll.
+    pub(crate) fn progress_inline(self: &Arc<Self>) {
+        if let Some(mut receiver) = try_lock(&self.receiver) {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            self.receive(&mut receiver);
+        }
+    }
+
+    /// Takes what has arrived; waits for another thread that is at it. For the engine.
+    pub(crate) fn progress(self: &Arc<Self>) {
+        let mut receiver = lock(&self.receiver);
+        self.receive(&mut receiver);
+    }
+
+    fn receive(self: &Arc<Self>, receiver: &mut Receiver) {
+        for _ in 0..MAX_BATCHES {
+            let received = match read(&self.port).as_ref() {
+                Some(port) => port.recv(&mut receiver.batch),
+                None => return,
+            };
+            match received {
+                Ok(0) => return,
+                Ok(_) => self.handle_batch(receiver),
+                Err(error) => {
+                    self.counters.receive_failed.add(1);
+                    tracing::debug!(%error, "cannot receive");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle_batch(self: &Arc<Self>, receiver: &mut Receiver) {
+        let now = self.now();
+        let Receiver { batch, touched } = receiver;
+        let slot = read(&self.port).as_ref().map(|port| port.slot());
+        // Runs of one queue pair are the rule.
+        let mut last: Option<Arc<QpShared>> = None;
+        for (from, bytes) in batch.iter() {
+            let Ok(packet) = Packet::parse(bytes) else {
+                self.counters.malformed.add(1);
+                continue;
+            };
+            let qpn = packet.bth.dest_qpn;
+            if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+                if Some(slot_of(qpn)) != slot {
+                    self.counters.foreign_slot.add(1);
+                    continue;
+                }
+                last = self.qps.get(qpn);
+            }
+            let Some(qp) = &last else {
+                self.counters.no_such_qp.add(1);
+                continue;
+            };
+            let mut inner = lock(qp.inner());
+            if qp.is_destroyed() {
+                self.counters.no_such_qp.add(1);
+                continue;
+            }
+            let mut memory = qp.memory(self);
+            inner.rc.handle_packet(now, &from, &packet, &mut memory);
+            if !inner.touched {
+                inner.touched = true;
+                touched.push(Arc::clone(qp));
+            }
+        }
+        drop(last);
+        for qp in touched.drain(..) {
+            let overruns = {
+                let mut inner = lock(qp.inner());
+                self.drive(&qp, &mut inner)
+            };
+            self.fail_overrun(overruns);
+        }
+    }
+
+    /// Handles the deadlines that have come.
+    pub(crate) fn fire_timers(self: &Arc<Self>) {
+        let now = self.now();
+        while let Some((due, qp)) = self.timers.pop_due(now) {
+            let Some(qp) = qp.upgrade() else {
+                continue;
+            };
+            let overruns = {
+                let mut inner = lock(qp.inner());
+                if inner.scheduled != Some(due) {
+                    // An earlier entry has taken its place.
+                    continue;
+                }
+                inner.scheduled = None;
+                self.counters.timeouts.add(1);
+                inner.rc.handle_timeout(now);
+                self.drive(&qp, &mut inner)
+            };
+            self.fail_overrun(overruns);
+        }
+    }
+
+    /// The host service is gone: closes the slot, fails every queue pair, tells every context.
+    pub(crate) fn device_fatal(self: &Arc<Self>) {
+        {
+            let _attaching = lock(&self.attaching);
+            self.gone.store(true, Ordering::Release);
+            *write(&self.port) = None;
+        }
+        tracing::error!("device fatal: the host service is gone");
+        for qp in self.qps.all() {
+            let overruns = self.fail_qp(&qp);
+            self.fail_overrun(overruns);
+        }
+        let contexts: Vec<_> = lock(&self.contexts)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for context in contexts {
+            context.raise(AsyncEvent::DeviceFatal);
+        }
+    }
+
+    pub(crate) fn wake_engine(&self) {
+        // A full counter means that the engine is being woken already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Runs `call` on the engine thread.
+    pub(crate) fn call_on_engine(&self, call: EngineCall) {
+        lock(&self.engine_calls).push(call);
+        self.wake_engine();
+    }
+
+    pub(crate) fn take_engine_calls(&self) -> Vec<EngineCall> {
+        std::mem::take(&mut *lock(&self.engine_calls))
+    }
+
+    pub(crate) fn cq_armed(&self) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        if self.standing_back.swap(false, Ordering::SeqCst) {
+            self.wake_engine();
+        }
+    }
+
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether the program has polled so often since the last call that the engine may leave the
+    /// port to it for a moment. True only while no completion queue is armed.
+    pub(crate) fn may_stand_back(&self) -> bool {
+        let busy = self.polls.swap(0, Ordering::Relaxed) >= BUSY_POLLS;
+        self.standing_back.store(busy, Ordering::SeqCst);
+        // Who arms from here on sees the flag and wakes the engine.
+        let stand_back = busy && self.armed.load(Ordering::SeqCst) == 0;
+        if busy && !stand_back {
+            self.standing_back.store(false, Ordering::SeqCst);
+        }
+        stand_back
+    }
+
+    pub(crate) fn resume(&self) {
+        self.standing_back.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Batches that one call takes before it looks at something else.
+const MAX_BATCHES: usize = 16;
+/// Polls within one period of [`engine::STAND_BACK`] that count as a program that polls.
+const BUSY_POLLS: u32 = 32;

@@ -1,0 +1,121 @@
+//! The engine thread: does what no thread of the program has done.
+//!
+//! It sleeps in poll(2) on the port, its own event descriptor and the sign of the service's death,
+//! until the next deadline. An idle endpoint has no deadline, and the thread never wakes. It is
+//! woken on purpose only when a deadline appears that is earlier than the one it sleeps for, to
+//! run a hook, to take the port back, and to end.
+//!
+//! While the program polls busily, and nobody sleeps on a completion channel, the engine leaves
+//! the port alone for [`STAND_BACK`] at a time: otherwise every packet would wake it only to find
+//! the work done.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use oarlock_port::Port;
+use oarlock_wire::{Time, earliest};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::endpoint::Core;
+use crate::queue::wait_readable;
+use crate::sys::spawn_without_signals;
+
+/// Starts the thread. `port` is only slept on here; packets go through the core's.
+pub(crate) fn start(core: Arc<Core>, port: Arc<Port>, gone: Option<OwnedFd>) -> io::Result<()> {
+    // Detached: it ends by itself when the endpoint is dropped or the service gone.
+    spawn_without_signals("oarlock-engine", move || {
+        let ended = run(&core, &port, gone.as_ref().map(AsFd::as_fd));
+        drop(port);
+        if ended == Ended::ServiceGone {
+            core.device_fatal();
+        }
+    })
+    .map(drop)
+}
+
+/// Why the loop has ended.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Stopped,
+    ServiceGone,
+}
+
+fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
+    loop {
+        if core.is_stopped() {
+            return Ended::Stopped;
+        }
+        for call in core.take_engine_calls() {
+            call();
+        }
+        core.fire_timers();
+        let stand_back = core.may_stand_back();
+        let deadline = core.timers().fall_asleep();
+        let woken = sleep(core, port, gone, deadline, stand_back);
+        core.timers().wake_up();
+        core.resume();
+        core.counters().engine_wakeups.add(1);
+        match woken {
+            Ok(woken) => {
+                if woken.service_gone {
+                    return Ended::ServiceGone;
+                }
+                if woken.port_readable {
+                    core.progress();
+                }
+            }
+            Err(error) => {
+                // Only a shortage of kernel memory: the next round may do better, but not at once.
+                tracing::warn!(%error, "the engine cannot wait for packets");
+                std::thread::sleep(STAND_BACK);
+            }
+        }
+    }
+}
+
+struct Woken {
+    port_readable: bool,
+    service_gone: bool,
+}
+
+fn sleep(
+    core: &Core,
+    port: &Port,
+    gone: Option<BorrowedFd<'_>>,
+    deadline: Option<Time>,
+    stand_back: bool,
+) -> io::Result<Woken> {
+    let now = core.now();
+    let deadline = if stand_back {
+        earliest(deadline, Some(now + STAND_BACK))
+    } else {
+        deadline
+    };
+    let wake = core.wake_fd().as_fd();
+    let port_events = if stand_back {
+        PollFlags::empty()
+    } else {
+        PollFlags::IN
+    };
+    // One more entry stands in for a missing service descriptor.
+    let mut fds = [
+        PollFd::from_borrowed_fd(wake, PollFlags::IN),
+        PollFd::from_borrowed_fd(port.as_fd(), port_events),
+        PollFd::from_borrowed_fd(gone.unwrap_or(wake), PollFlags::IN),
+    ];
+    wait_readable(&mut fds, deadline.map(|deadline| deadline - now))?;
+    let ready = fds.each_ref().map(|fd| !fd.revents().is_empty());
+    if ready[0] {
+        // Non-blocking; an empty counter means that another wake-up was folded into this one.
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+    }
+    Ok(Woken {
+        port_readable: ready[1],
+        service_gone: gone.is_some() && ready[2],
+    })
+}
+
+/// How long the engine leaves the port to a program that polls.
+pub(crate) const STAND_BACK: Duration = Duration::from_millis(1);

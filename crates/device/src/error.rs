@@ -1,0 +1,125 @@
+//! Why the device refused a call.
+
+use std::error::Error as StdError;
+use std::io;
+
+use oarlock_wire::Mtu;
+
+/// A call that was refused. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The caller asked for a region of no bytes.
+    #[error("a memory region needs at least one byte")]
+    ZeroLength,
+    /// The range wraps around the end of the address space.
+    #[error("range of {len} bytes at {addr:#x} leaves the address space")]
+    RangeOverflow {
+        /// Start of the range.
+        addr: u64,
+        /// Its length.
+        len: usize,
+    },
+    /// The allocator refused.
+    #[error("no memory for a region of {len} bytes")]
+    OutOfMemory {
+        /// What was asked for.
+        len: usize,
+    },
+    /// Part of the range cannot be accessed as the region wants to.
+    #[error("range of {len} bytes at {addr:#x} is not mapped, or not with the access asked for")]
+    NotMapped {
+        /// Start of the range.
+        addr: u64,
+        /// Its length.
+        len: usize,
+    },
+    /// The system does not let a process copy to its own memory by system call.
+    #[error(
+        "this system forbids process_vm_readv on the own process ({source}): only memory allocated by the library can be registered"
+    )]
+    ForeignMemoryForbidden {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A limit of the device.
+    #[error("{max} memory regions are registered, which is the limit")]
+    TooManyRegions {
+        /// The limit.
+        max: usize,
+    },
+    /// A limit of the device.
+    #[error("{max} queue pairs exist, which is the limit")]
+    TooManyQueuePairs {
+        /// The limit.
+        max: usize,
+    },
+    /// A parameter beyond the device's limits.
+    #[error("{parameter} is {given}, must be {min}..={max}")]
+    OutOfRange {
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// What was given.
+        given: u64,
+        /// Smallest value allowed.
+        min: u64,
+        /// Largest value allowed.
+        max: u64,
+    },
+    /// The path MTU does not fit the interface.
+    #[error("path MTU {requested} is more than the interface carries ({largest})")]
+    MtuTooLarge {
+        /// What was given.
+        requested: Mtu,
+        /// The largest that fits.
+        largest: Mtu,
+    },
+    /// Two objects of different contexts were combined.
+    #[error("{object} belongs to another context")]
+    OtherContext {
+        /// Which object does not fit the protection domain.
+        object: &'static str,
+    },
+    /// More completions than the completion queue holds; some are lost.
+    #[error("completion queue overrun: more than {capacity} completions were waiting")]
+    CqOverrun {
+        /// Size of the queue.
+        capacity: u32,
+    },
+    /// Waiting needs a completion channel.
+    #[error("the completion queue has no completion channel")]
+    NoChannel,
+    /// A non-blocking descriptor has nothing to give.
+    #[error("no event is waiting and the descriptor is non-blocking")]
+    WouldBlock,
+    /// The host service has died; nothing can be sent or received.
+    #[error("device fatal: the host service is gone")]
+    DeviceFatal,
+    /// No slot of the port could be had.
+    #[error("no slot of the RoCEv2 port: {source}")]
+    NoPort {
+        /// What the host said.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The queue pair refused the call.
+    #[error(transparent)]
+    QueuePair(#[from] oarlock_transport::Error),
+    /// The system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err` on a system call.
+    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System {
+            what,
+            source: source.into(),
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Queue pairs: the packet engine of `oarlock-transport` behind a lock, and its driver.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use oarlock_transport::{
+    AttrMask, Counters, QpAttr, QpEvent, QpState, Rc, RcConfig, RecvWr, SendWr,
+};
+use oarlock_wire::{Qpn, Time};
+
+use crate::cq::{Cq, CqShared, Pushed};
+use crate::endpoint::Core;
+use crate::error::Error;
+use crate::event::AsyncEvent;
+use crate::locks::lock;
+use crate::mr::PdMemory;
+use crate::pd::Pd;
+
+/// What a queue pair is created with.
+#[derive(Clone)]
+pub struct QpInit {
+    /// Depth of the send queue.
+    pub max_send_wr: u32,
+    /// Depth of the receive queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send.
+    pub max_inline_data: u32,
+    /// Every send gives a completion.
+    pub sq_sig_all: bool,
+    /// Comes back with every completion, and lives at least as long as the device may touch
+    /// memory that a work request of this queue pair names.
+    pub user: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Default for QpInit {
+    fn default() -> Self {
+        Self {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+            sq_sig_all: false,
+            user: None,
+        }
+    }
+}
+
+/// Called when the first packet arrives on a queue pair that is ready to receive.
+pub type CommEstHook = Box<dyn Fn(Qpn) + Send + Sync>;
+
+/// A reliable-connected queue pair.
+///
+/// Dropping the handle takes it out of the device without waiting. A thread that handles a packet
+/// for it at that moment finishes; no packet is handled later. Its completions stay in the
+/// completion queues.
+#[doc(alias = "ibv_qp")]
+pub struct Qp {
+    shared: Arc<QpShared>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+}
+
+/// What the tables share with the handle. It lives until the last thread that handles a packet
+/// for it has finished, and with it `user` and so the memory of its work requests.
+pub(crate) struct QpShared {
+    qpn: Qpn,
+    pd: Pd,
+    send_cq: Arc<CqShared>,
+    recv_cq: Arc<CqShared>,
+    inner: Mutex<QpInner>,
+    comm_est: Mutex<CommEst>,
+    destroyed: AtomicBool,
+    user: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+pub(crate) struct QpInner {
+    pub(crate) rc: Rc,
+    /// Time of this queue pair's entry in the timers that counts.
+    pub(crate) scheduled: Option<Time>,
+    /// Is in the list of those to be driven after a batch of packets.
+    pub(crate) touched: bool,
+}
+
+#[derive(Default)]
+enum CommEst {
+    #[default]
+    NotYet,
+    Hooked(Arc<CommEstHook>),
+    Happened,
+}
+
+impl Qp {
+    /// Creates a queue pair in state Reset; takes a slot of the port if this process has none.
+    ///
+    /// # Errors
+    /// `OutOfRange`: beyond a limit of the device, which the error names. `OtherContext`.
+    /// `TooManyQueuePairs`. `NoPort`: the host gives no slot. `DeviceFatal`.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn new(pd: &Pd, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>, init: QpInit) -> Result<Self, Error> {
+        check(pd, send_cq, recv_cq, &init)?;
+        let core = pd.context().endpoint().core();
+        let slot = core.attach()?;
+        let limits = pd.context().device().limits;
+        let user = init.user;
+        let shared = core.qps().insert(slot, |qpn| {
+            let config = RcConfig {
+                qpn,
+                max_send_wr: init.max_send_wr,
+                max_recv_wr: init.max_recv_wr,
+                max_send_sge: init.max_send_sge,
+                max_recv_sge: init.max_recv_sge,
+                max_inline: init.max_inline_data,
+                sq_sig_all: init.sq_sig_all,
+                max_qp_rd_atom: limits.max_qp_rd_atom,
+                max_qp_init_rd_atom: limits.max_qp_init_rd_atom,
+                ..RcConfig::default()
+            };
+            Arc::new(QpShared {
+                qpn,
+                pd: pd.clone(),
+                send_cq: Arc::clone(send_cq.shared()),
+                recv_cq: Arc::clone(recv_cq.shared()),
+                inner: Mutex::new(QpInner {
+                    rc: Rc::new(config),
+                    scheduled: None,
+                    touched: false,
+                }),
+                comm_est: Mutex::default(),
+                destroyed: AtomicBool::new(false),
+                user,
+            })
+        })?;
+        send_cq.shared().attach(&shared);
+        if !Arc::ptr_eq(send_cq, recv_cq) {
+            recv_cq.shared().attach(&shared);
+        }
+        let qp = Self {
+            shared,
+            send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
+        };
+        if core.is_gone() {
+            // The service died while we were in neither list; nobody else fails this one.
+            return Err(Error::DeviceFatal);
+        }
+        Ok(qp)
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.shared.qpn
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.shared.pd
+    }
+
+    /// Where its sends complete.
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.send_cq
+    }
+
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        lock(&self.shared.inner).rc.state()
+    }
+
+    /// Its attributes; the mask names those that have been given.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> QpAttr {
+        lock(&self.shared.inner).rc.query()
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> Counters {
+        lock(&self.shared.inner).rc.counters().clone()
+    }
+
+    /// Changes state and attributes.
+    ///
+    /// # Errors
+    /// `QueuePair`: which transition, and which attribute is missing, extra or out of range.
+    /// `OutOfRange`: not the device's port. `MtuTooLarge`. `DeviceFatal`: towards any state but
+    /// Error and Reset.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
+        let device = self.shared.pd.context().device();
+        if attr.mask.contains(AttrMask::PORT) && attr.port_num != device.port_num {
+            let only = device.port_num.into();
+            return Err(Error::OutOfRange {
+                parameter: "port number",
+                given: attr.port_num.into(),
+                min: only,
+                max: only,
+            });
+        }
+        let largest = device.max_path_mtu();
+        if attr.mask.contains(AttrMask::PATH_MTU) && attr.path_mtu.0 > largest.0 {
+            return Err(Error::MtuTooLarge {
+                requested: attr.path_mtu,
+                largest,
+            });
+        }
+        let ends = attr.mask.contains(AttrMask::STATE)
+            && matches!(attr.state, QpState::Error | QpState::Reset);
+        if !ends && self.core().is_gone() {
+            return Err(Error::DeviceFatal);
+        }
+        self.core()
+            .with_qp(&self.shared, |inner| inner.rc.modify(attr))?;
+        Ok(())
+    }
+
+    /// Posts a send; packets leave from this thread, as far as the window allows.
+    ///
+    /// # Errors
+    /// `QueuePair`: state, depth, number of elements or length, with the limit.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send(&self, request: &SendWr<'_>) -> Result<(), Error> {
+        self.core()
+            .with_qp(&self.shared, |inner| inner.rc.post_send(request))?;
+        Ok(())
+    }
+
+    /// Posts buffers for one message.
+    ///
+    /// # Errors
+    /// `QueuePair`: state, depth or number of elements, with the limit.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&self, request: &RecvWr<'_>) -> Result<(), Error> {
+        self.core()
+            .with_qp(&self.shared, |inner| inner.rc.post_recv(request))?;
+        Ok(())
+    }
+
+    /// Calls `hook` once when the first packet arrives while the queue pair is ready to receive
+    /// only; at once, from here, if that has happened.
+    ///
+    /// The call comes from the engine thread, with no lock of the device held; a hook that blocks
+    /// holds up retransmissions. A hook that owns this queue pair keeps it alive for ever.
+    pub fn on_comm_est(&self, hook: CommEstHook) {
+        let mut state = lock(&self.shared.comm_est);
+        match *state {
+            CommEst::Happened => {
+                drop(state);
+                hook(self.shared.qpn);
+            }
+            CommEst::NotYet | CommEst::Hooked(_) => *state = CommEst::Hooked(Arc::new(hook)),
+        }
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        self.shared.core()
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.shared.destroyed.store(true, Ordering::Release);
+        self.core().qps().remove(self.shared.qpn);
+        // A hook may hold a handle of its owner: break the circle.
+        let hook = std::mem::replace(&mut *lock(&self.shared.comm_est), CommEst::Happened);
+        drop(hook);
+    }
+}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qp")
+            .field("qpn", &format_args!("{:#08x}", self.shared.qpn.get()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for QpShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QpShared")
+            .field("qpn", &format_args!("{:#08x}", self.qpn.get()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl QpShared {
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) fn user(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.user.as_ref()
+    }
+
+    pub(crate) fn inner(&self) -> &Mutex<QpInner> {
+        &self.inner
+    }
+
+    /// Whether the handle is gone: nothing more is to be done for this queue pair.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn memory<'a>(&'a self, core: &'a Core) -> PdMemory<'a> {
+        PdMemory::new(self.pd.context().regions(), self.pd.id(), core.counters())
+    }
+
+    /// Publishes what the packet engine has finished; called with `inner` locked, after all its
+    /// packets have been sent. Returns completion queues that overran.
+    pub(crate) fn publish(self: &Arc<Self>, inner: &mut QpInner) -> [Option<Arc<CqShared>>; 2] {
+        let mut overruns = [None, None];
+        while let Some(completion) = inner.rc.poll_completion() {
+            let (cq, overrun) = if completion.is_send {
+                (&self.send_cq, &mut overruns[0])
+            } else {
+                (&self.recv_cq, &mut overruns[1])
+            };
+            if cq.push(completion, self) == Pushed::Overrun {
+                *overrun = Some(Arc::clone(cq));
+            }
+        }
+        while let Some(event) = inner.rc.poll_event() {
+            match event {
+                QpEvent::CommEst => self.communication_established(),
+                QpEvent::RequestError => {
+                    self.raise(AsyncEvent::QpRequestError(self.qpn));
+                }
+                other => tracing::debug!(?other, "event of a queue pair without a translation"),
+            }
+        }
+        overruns
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.pd.context().raise(event);
+    }
+
+    fn communication_established(&self) {
+        self.raise(AsyncEvent::CommEst(self.qpn));
+        let before = std::mem::replace(&mut *lock(&self.comm_est), CommEst::Happened);
+        if let CommEst::Hooked(hook) = before {
+            let qpn = self.qpn;
+            self.core().call_on_engine(Box::new(move || hook(qpn)));
+        }
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        self.pd.context().endpoint().core()
+    }
+}
+
+fn check(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, init: &QpInit) -> Result<(), Error> {
+    let context = pd.context();
+    for (cq, object) in [
+        (send_cq, "completion queue for sends"),
+        (recv_cq, "completion queue for receives"),
+    ] {
+        if !Arc::ptr_eq(cq.context(), context) {
+            return Err(Error::OtherContext { object });
+        }
+    }
+    let limits = context.device().limits;
+    for (parameter, given, max) in [
+        ("max_send_wr", init.max_send_wr, limits.max_qp_wr),
+        ("max_recv_wr", init.max_recv_wr, limits.max_qp_wr),
+        ("max_send_sge", init.max_send_sge, limits.max_sge),
+        ("max_recv_sge", init.max_recv_sge, limits.max_sge),
+        (
+            "max_inline_data",
+            init.max_inline_data,
+            limits.max_inline_data,
+        ),
+    ] {
+        if given > max {
+            return Err(Error::OutOfRange {
+                parameter,
+                given: given.into(),
+                min: 0,
+                max: max.into(),
+            });
+        }
+    }
+    Ok(())
+}

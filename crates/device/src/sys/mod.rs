@@ -1,0 +1,11 @@
+//! The system calls that have no safe wrapper in the crates we use.
+#![allow(
+    unsafe_code,
+    reason = "calls into libc; each block argues its obligations"
+)]
+
+mod process_vm;
+mod signals;
+
+pub(crate) use process_vm::{Direction, copy_own, populate};
+pub(crate) use signals::spawn_without_signals;
