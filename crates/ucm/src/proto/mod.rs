@@ -25,8 +25,8 @@ mod tests;
 
 pub use codec::Malformed;
 pub use reply::{
-    ClientInfo, DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, Refusal, RefusalCode,
-    Reply, WriteReply,
+    ClientInfo, DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, PortInfo, Refusal,
+    RefusalCode, Reply, WriteReply,
 };
 pub use request::{Acknowledged, Request, WriteBatch, WriteItem};
 
@@ -46,6 +46,8 @@ pub const MAX_RESPONSE: usize = 1024;
 pub const MAX_SENTENCE: usize = 512;
 /// The most counters that one reply may carry.
 pub const MAX_COUNTERS: usize = 1024;
+/// The most ports that one reply lists.
+pub const MAX_PORTS: usize = 2048;
 /// The most bytes of a name.
 pub const MAX_NAME: usize = 64;
 /// The size of [`Header`] on the socket.

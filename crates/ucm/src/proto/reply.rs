@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::codec::{Malformed, Reader, Writer};
 use super::{
-    Header, MAX_BATCH, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME, MAX_RESPONSE, MAX_SENTENCE, VERSION,
-    Version, end, frame,
+    Header, MAX_BATCH, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME, MAX_PORTS, MAX_RESPONSE, MAX_SENTENCE,
+    VERSION, Version, end, frame,
 };
 
 /// A reply.
@@ -184,12 +184,23 @@ pub struct HostInfo {
     pub uid: u32,
     /// Its clients.
     pub clients: Vec<ClientInfo>,
-    /// How many slots are taken.
-    pub slots: u32,
+    /// The slots that are taken.
+    pub slots: Vec<u8>,
+    /// The ports that are bound, at most [`MAX_PORTS`].
+    pub ports: Vec<PortInfo>,
     /// How many ports are bound.
-    pub ports: u32,
+    pub port_count: u32,
     /// Its counters, at most [`MAX_COUNTERS`].
     pub counters: Vec<(String, u64)>,
+}
+
+/// One bound port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortInfo {
+    /// The port space.
+    pub ps: u16,
+    /// The port.
+    pub port: u16,
 }
 
 /// One client of the service.
@@ -359,20 +370,20 @@ impl Reply {
     }
 }
 
-/// Room in a message that fields may use; the rest is for the frame and the page's own fields.
-const PAGE_ROOM: usize = MAX_MESSAGE / 2;
+/// Room in a message for what comes in pages; the rest is for the frame and counts.
+const PAGE_ROOM: usize = MAX_MESSAGE - 1024;
+/// How much of it the counters may take.
+const COUNTER_ROOM: usize = MAX_MESSAGE / 2;
 
-/// The longest start of `entries` that a page has room for.
+/// The longest start of `entries` that fits in `room` bytes, and whether more follow.
 fn fitting<T>(
+    mut room: usize,
     entries: impl IntoIterator<Item = T>,
     write: impl Fn(&T, &mut Writer),
 ) -> (Vec<T>, bool) {
-    let mut room = PAGE_ROOM;
     let mut taken = Vec::new();
     for entry in entries {
-        let mut w = Writer::with_capacity(128);
-        write(&entry, &mut w);
-        let len = w.finish().len();
+        let len = written_len(|w| write(&entry, w));
         if len > room {
             return (taken, true);
         }
@@ -382,6 +393,12 @@ fn fitting<T>(
     (taken, false)
 }
 
+fn written_len(write: impl FnOnce(&mut Writer)) -> usize {
+    let mut w = Writer::with_capacity(128);
+    write(&mut w);
+    w.finish().len()
+}
+
 impl DevicePage {
     const LEAST: usize = 4 + 4 + 8 + 1 + 4 + 4 + 1 + 4 + 1 + 1 + 1 + 1 + 4;
 
@@ -389,7 +406,7 @@ impl DevicePage {
     #[must_use]
     pub fn fill(all: &[DeviceInfo], first: u32) -> Self {
         let skip = usize::try_from(first).unwrap_or(usize::MAX);
-        let (devices, more) = fitting(all.iter().skip(skip).cloned(), DeviceInfo::write);
+        let (devices, more) = fitting(PAGE_ROOM, all.iter().skip(skip).cloned(), DeviceInfo::write);
         let next =
             more.then(|| first.saturating_add(u32::try_from(devices.len()).unwrap_or(u32::MAX)));
         Self { devices, next }
@@ -468,7 +485,10 @@ impl IdPage {
     /// As many of `ids`, which come in the order of their numbers, as fit.
     #[must_use]
     pub fn fill(host: Option<HostInfo>, ids: impl IntoIterator<Item = IdInfo>) -> Self {
-        let (ids, more) = fitting(ids, IdInfo::write);
+        let taken = host
+            .as_ref()
+            .map_or(0, |host| written_len(|w| host.write(w)));
+        let (ids, more) = fitting(PAGE_ROOM - taken, ids, IdInfo::write);
         Self { host, ids, more }
     }
 
@@ -503,8 +523,14 @@ impl HostInfo {
     fn write(&self, w: &mut Writer) {
         w.u32(self.pid);
         w.u32(self.uid);
-        w.u32(self.slots);
-        w.u32(self.ports);
+        w.blob(&self.slots[..self.slots.len().min(256)]);
+        let ports = &self.ports[..self.ports.len().min(MAX_PORTS)];
+        w.count(ports.len());
+        for port in ports {
+            w.u16(port.ps);
+            w.u16(port.port);
+        }
+        w.u32(self.port_count);
         let clients = &self.clients[..self.clients.len().min(Self::MAX_CLIENTS)];
         w.count(clients.len());
         for client in clients {
@@ -513,6 +539,7 @@ impl HostInfo {
             w.option(client.slot, Writer::u8);
         }
         let (counters, _) = fitting(
+            COUNTER_ROOM,
             self.counters.iter().take(MAX_COUNTERS),
             |(name, value): &&(String, u64), w: &mut Writer| {
                 w.text(name, MAX_NAME);
@@ -528,7 +555,16 @@ impl HostInfo {
 
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (pid, uid) = (r.u32("process")?, r.u32("user")?);
-        let (slots, ports) = (r.u32("slots")?, r.u32("ports")?);
+        let slots = r.blob("slots", 256)?;
+        let count = r.count("number of ports", MAX_PORTS, 4)?;
+        let mut ports = Vec::with_capacity(count);
+        for _ in 0..count {
+            ports.push(PortInfo {
+                ps: r.u16("port space")?,
+                port: r.u16("port")?,
+            });
+        }
+        let port_count = r.u32("number of ports")?;
         let count = r.count("number of clients", Self::MAX_CLIENTS, 4 + 4 + 1)?;
         let mut clients = Vec::with_capacity(count);
         for _ in 0..count {
@@ -549,6 +585,7 @@ impl HostInfo {
             clients,
             slots,
             ports,
+            port_count,
             counters,
         })
     }

@@ -49,6 +49,8 @@ pub enum Request {
 pub struct WriteBatch {
     /// Whether a failure ends the batch: what comes after it is answered with `ECANCELED` and not tried.
     pub stop_on_error: bool,
+    /// Whether no answer is wanted: nothing is sent back, not even a refusal.
+    pub quiet: bool,
     /// The requests, at most [`MAX_BATCH`].
     pub items: Vec<WriteItem>,
     /// How many events the client has acknowledged so far, for identifiers where that has changed. Only shown.
@@ -181,6 +183,7 @@ impl WriteBatch {
 
     fn write(&self, w: &mut Writer) {
         w.bool(self.stop_on_error);
+        w.bool(self.quiet);
         w.count(self.items.len());
         for item in &self.items {
             w.u64(item.channel);
@@ -197,6 +200,7 @@ impl WriteBatch {
 
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let stop_on_error = r.bool("stop on error")?;
+        let quiet = r.bool("quiet")?;
         let count = r.count("number of requests", MAX_BATCH, Self::ITEM_LEAST)?;
         let mut items = Vec::with_capacity(count);
         for index in 0..count {
@@ -228,6 +232,7 @@ impl WriteBatch {
         }
         Ok(Self {
             stop_on_error,
+            quiet,
             items,
             acknowledged,
         })

@@ -12,6 +12,7 @@ fn requests() -> Vec<Request> {
         Request::CloseChannel { token: u64::MAX },
         Request::Write(WriteBatch {
             stop_on_error: true,
+            quiet: true,
             items: vec![
                 WriteItem {
                     channel: 3,
@@ -82,8 +83,12 @@ fn replies() -> Vec<Reply> {
             name: "demo".into(),
             slot: Some(1),
         }],
-        slots: 1,
-        ports: 2,
+        slots: vec![1],
+        ports: vec![PortInfo {
+            ps: 0x106,
+            port: 7471,
+        }],
+        port_count: 1,
         counters: vec![("req_sent".into(), 100)],
     };
     vec![
@@ -186,7 +191,7 @@ fn every_flipped_bit_is_survived() {
 #[test]
 fn counts_are_checked_before_anything_is_allocated() {
     // A batch that says it has four thousand million requests, in nine bytes.
-    let mut body = vec![0];
+    let mut body = vec![0, 0];
     body.extend_from_slice(&u32::MAX.to_le_bytes());
     body.extend_from_slice(&[0; 4]);
     let (header, _) = Header::read(&Request::Write(WriteBatch::default()).encode(1))
@@ -403,18 +408,17 @@ fn the_largest_reply_fits_in_a_message() {
             };
             2000
         ],
+        slots: vec![1; 300],
+        ports: vec![PortInfo { ps: 1, port: 1 }; 9000],
         counters: vec![("c".repeat(MAX_NAME), 1); 5000],
         ..HostInfo::default()
     };
-    let full = IdPage::fill(None, std::iter::repeat_n(id(1), 100_000));
-    let message = Reply::Ps(IdPage {
-        host: Some(host),
-        ids: vec![],
-        more: true,
-    })
-    .encode(1);
-    assert!(message.len() <= MAX_MESSAGE, "{}", message.len());
-    assert!(Reply::Ps(full).encode(1).len() <= MAX_MESSAGE);
+    let many = || std::iter::repeat_n(id(1), 100_000);
+    for host in [None, Some(host)] {
+        let page = IdPage::fill(host, many());
+        assert!(page.more && page.ids.len() > 100);
+        assert!(Reply::Ps(page).encode(1).len() <= MAX_MESSAGE);
+    }
 }
 
 #[test]
