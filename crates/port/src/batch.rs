@@ -1,0 +1,82 @@
+//! Received packets of one call.
+
+use oarlock_wire::AddressVector;
+use std::ops::Range;
+
+/// Room for what one [`Port::recv`](crate::Port::recv) takes from the socket, and the packets found in it.
+#[derive(Debug)]
+pub struct Batch {
+    buffers: Vec<Box<[u8]>>,
+    packets: Vec<Entry>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    av: AddressVector,
+    buffer: usize,
+    range: Range<usize>,
+}
+
+impl Batch {
+    /// Room for `buffers` datagrams or GRO bursts of up to 64 KiB each.
+    ///
+    /// # Panics
+    /// Never; zero is taken as one.
+    #[must_use]
+    pub fn new(buffers: usize) -> Self {
+        let buffers = buffers.clamp(1, MAX_BUFFERS);
+        Self {
+            buffers: (0..buffers)
+                .map(|_| vec![0; BUFFER_LEN].into_boxed_slice())
+                .collect(),
+            packets: Vec::new(),
+        }
+    }
+
+    /// The packets, in the order of their arrival: where each came from, and its bytes from the BTH to the end of
+    /// the padded payload.
+    pub fn iter(&self) -> impl Iterator<Item = (AddressVector, &[u8])> {
+        self.packets
+            .iter()
+            .map(|entry| (entry.av, &self.buffers[entry.buffer][entry.range.clone()]))
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there is no packet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.packets.clear();
+    }
+
+    pub(crate) fn buffers_mut(&mut self) -> &mut [Box<[u8]>] {
+        &mut self.buffers
+    }
+
+    pub(crate) fn buffer(&self, index: usize) -> &[u8] {
+        &self.buffers[index]
+    }
+
+    pub(crate) fn push(&mut self, av: AddressVector, buffer: usize, range: Range<usize>) {
+        self.packets.push(Entry { av, buffer, range });
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new(4)
+    }
+}
+
+/// A GRO burst is at most one IP datagram's length.
+pub(crate) const BUFFER_LEN: usize = 65_536;
+/// More buffers than this in one call bring nothing and cost memory.
+pub(crate) const MAX_BUFFERS: usize = 16;

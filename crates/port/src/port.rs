@@ -1,0 +1,104 @@
+//! One slot's endpoint, whatever carries it.
+
+use crate::{Batch, Counters, MemPort, UdpPort, pcap::Capture};
+use oarlock_wire::AddressVector;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// One slot's endpoint: sends and receives RoCEv2 packets, from the BTH to the end of the padded payload.
+///
+/// All methods take `&self` and may be called from several threads.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum Port {
+    /// The real UDP port 4791.
+    Udp(UdpPort),
+    /// A slot of a host on an in-memory wire.
+    Mem(MemPort),
+}
+
+impl Port {
+    /// The slot: the upper 8 bits of every QP number behind this endpoint.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        match self {
+            Self::Udp(port) => port.slot(),
+            Self::Mem(port) => port.slot(),
+        }
+    }
+
+    /// Sends one packet (BTH to padded payload) from `av.local` to `av.remote`, adding the ICRC.
+    ///
+    /// A packet for which the system has no room at the moment is dropped and counted, as on any network.
+    /// `av.flow_label` and `av.service_level` do not reach the wire: an ordinary user cannot set the first without a
+    /// lease, and the second has no place in RoCEv2.
+    ///
+    /// # Errors
+    /// What a datagram socket says: no route, packet larger than the path's MTU, address not on this host.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Udp(port) => port.send(av, packet),
+            Self::Mem(port) => port.send(av, packet),
+        }
+    }
+
+    /// Sends a run of packets of one queue pair, each `segment` bytes long including four bytes of room for the
+    /// ICRC at its end; the last may be shorter. On the real port this is one system call (GSO).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); `InvalidInput` when a segment cannot hold a BTH and an ICRC, or the run has more
+    /// than 64 segments or 65,000 bytes.
+    pub fn send_run(&self, av: &AddressVector, run: &mut [u8], segment: usize) -> io::Result<()> {
+        match self {
+            Self::Udp(port) => port.send_run(av, run, segment),
+            Self::Mem(port) => port.send_run(av, run, segment),
+        }
+    }
+
+    /// Fills `batch` with what has arrived and returns the number of packets, after dropping and counting what is
+    /// not for us or damaged. Zero with an empty queue; call until then, or again when the descriptor is readable.
+    ///
+    /// # Errors
+    /// What the socket says; never `WouldBlock`.
+    ///
+    /// # Blocking
+    /// Never: wait for [`as_fd`](AsFd::as_fd) to become readable.
+    pub fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        match self {
+            Self::Udp(port) => port.recv(batch),
+            Self::Mem(port) => port.recv(batch),
+        }
+    }
+
+    /// What was sent, received and dropped, by name.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        match self {
+            Self::Udp(port) => port.counters(),
+            Self::Mem(port) => port.counters(),
+        }
+    }
+
+    /// From now on writes every packet as on the wire to `capture`, or stops doing so.
+    ///
+    /// Sent packets are recorded, and received ones when they come from another host: so a packet between two
+    /// programs of one host that capture into one file stands there once.
+    pub fn tap(&self, capture: Option<Capture>) {
+        match self {
+            Self::Udp(port) => port.tap(capture),
+            Self::Mem(port) => port.tap(capture),
+        }
+    }
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Udp(port) => port.as_fd(),
+            Self::Mem(port) => port.as_fd(),
+        }
+    }
+}

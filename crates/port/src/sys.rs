@@ -1,0 +1,70 @@
+//! The system calls for which there is no safe face: socket options by number, the port's steering program,
+//! `recvmmsg`, and the fork handler. The only `unsafe` code of this crate.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper")]
+
+pub mod fork;
+mod receive;
+
+pub(crate) use receive::{Received, receive_many};
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Sets an integer socket option.
+pub(crate) fn set_option(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed and so open; the pointer is to a live i32 and the length is its size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Lets the kernel choose among the sockets of a port by the upper 8 bits of the destination QP number.
+///
+/// The program sees the UDP payload from offset 0, which is the BTH. A load beyond the packet's end ends the program
+/// with 0: the first socket, which is the host service's.
+pub(crate) fn attach_slot_steering(socket: impl AsFd) -> io::Result<()> {
+    let instruction = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let mut program = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 4),
+        instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0x00FF_FFFF),
+        instruction(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 16),
+        instruction(libc::BPF_RET | libc::BPF_A, 0),
+    ];
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the descriptor is borrowed and so open; `filter` is a live sock_fprog of the given size whose pointer
+    // and length describe `program`, which outlives the call; the kernel copies it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,355 @@
+//! A slot of the real port: receiving on the slot's socket, sending from sockets of our own.
+//!
+//! We send from unconnected sockets with DF, because then the IPv4 identification, which the ICRC covers, is 0 (and i
+//! in segment i of a GSO burst). There is one sending socket, and so one source port, for each slot of the remote
+//! host: GRO merges packets of one UDP flow, and a burst is delivered to one socket, so packets for two slots must
+//! never share a flow.
+
+mod forward;
+mod sender;
+
+pub use forward::ForwardToken;
+
+use crate::counters::Counter;
+use crate::frame::{Flow, IpFields};
+use crate::pcap::{Capture, Tap};
+use crate::sys::{Received, receive_many};
+use crate::{Batch, Counters, ROCE_PORT};
+use oarlock_wire::{AddressVector, FlowLabel, Gid};
+use sender::Senders;
+use socket2::Socket;
+use std::io;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// One slot of UDP port 4791.
+#[derive(Debug)]
+pub struct UdpPort {
+    slot: u8,
+    /// Taken off the list before the socket is closed: fields are dropped in this order.
+    _fork: crate::fork::ForkGuard,
+    socket: Socket,
+    token: ForwardToken,
+    senders: Senders,
+    counters: Counters,
+    tap: Tap,
+}
+
+impl UdpPort {
+    /// Takes the socket of `slot`, as [`UdpSlots`](crate::UdpSlots) made it and the service handed it over.
+    ///
+    /// # Errors
+    /// The descriptor is not a bound UDP socket.
+    pub fn new(slot: u8, socket: OwnedFd, token: ForwardToken) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        let address = socket.local_addr()?.as_socket();
+        let Some(address) = address.filter(|address| address.port() == ROCE_PORT) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the descriptor is not a socket of UDP port 4791",
+            ));
+        };
+        Ok(Self {
+            slot,
+            _fork: crate::fork::ForkGuard::new(&socket)?,
+            socket,
+            token,
+            senders: Senders::new(address.is_ipv6()),
+            counters: Counters::default(),
+            tap: Tap::default(),
+        })
+    }
+
+    /// The slot.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// What was sent, received and dropped.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn tap(&self, capture: Option<Capture>) {
+        self.tap.set(capture);
+    }
+
+    pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
+        let destination = Destination::new(av, packet)?;
+        let sender = self
+            .senders
+            .get(destination.remote.is_ipv6(), destination.slot)?;
+        let flow = destination.flow(sender.port());
+        let icrc = flow.icrc(0, packet)?;
+        self.sent(1, sender.send(av, &flow, &[packet, &icrc], None))?;
+        self.tap
+            .sent(&self.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
+        Ok(())
+    }
+
+    pub(crate) fn send_run(
+        &self,
+        av: &AddressVector,
+        run: &mut [u8],
+        segment: usize,
+    ) -> io::Result<()> {
+        check_run(run.len(), segment)?;
+        let destination = Destination::new(av, run)?;
+        let sender = self
+            .senders
+            .get(destination.remote.is_ipv6(), destination.slot)?;
+        let flow = destination.flow(sender.port());
+        let mut count = 0;
+        for (i, segment) in run.chunks_mut(segment).enumerate() {
+            let (packet, icrc) = segment
+                .split_last_chunk_mut::<4>()
+                .expect("check_run has seen to the length");
+            // The kernel numbers the segments of a burst by counting up the identification from 0.
+            *icrc = flow.icrc(i as u16, packet)?;
+            count += 1;
+        }
+        self.sent(
+            count,
+            sender.send(av, &flow, &[run], (count > 1).then_some(segment as u16)),
+        )?;
+        if self.tap.is_on() {
+            for (i, segment) in run.chunks(segment).enumerate() {
+                self.tap
+                    .sent(&self.counters, &flow, ip_fields(av, i as u16), &[segment]);
+            }
+        }
+        Ok(())
+    }
+
+    fn sent(&self, packets: u64, result: io::Result<()>) -> io::Result<()> {
+        let counter = match result {
+            Ok(()) => Counter::tx_packets,
+            // No room at the moment, or a packet filter refused it: lost, as on any network.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EPERM)
+                ) =>
+            {
+                Counter::tx_dropped
+            }
+            Err(error) => return Err(error),
+        };
+        self.counters.add(counter, packets);
+        Ok(())
+    }
+
+    pub(crate) fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        batch.clear();
+        let mut results = [Received::default(); crate::batch::MAX_BUFFERS];
+        // What is dropped must not make the queue look empty: go on, but not for ever.
+        for _ in 0..ROUNDS {
+            let n = receive_many(self.socket.as_fd(), batch.buffers_mut(), &mut results)?;
+            if n == 0 {
+                break;
+            }
+            for (i, received) in results.iter().enumerate().take(n) {
+                self.accept(i, received, batch);
+            }
+            if !batch.is_empty() {
+                break;
+            }
+        }
+        self.counters.add(Counter::rx_packets, batch.len() as u64);
+        Ok(batch.len())
+    }
+
+    /// Checks one datagram or burst and puts its packets into the batch.
+    fn accept(&self, buffer: usize, received: &Received, batch: &mut Batch) {
+        if let Some(overflow) = received.overflow {
+            self.counters
+                .set(Counter::rxq_overflow, u64::from(overflow));
+        }
+        if received.truncated {
+            self.counters.add(Counter::truncated, 1);
+            return;
+        }
+        let (Some(source), Some((local, interface))) = (received.source, received.destination)
+        else {
+            self.counters.add(Counter::no_address, 1);
+            return;
+        };
+        let arrival = Arrival {
+            flow: Flow {
+                source: source.ip().to_canonical(),
+                source_port: source.port(),
+                destination: local,
+                destination_port: ROCE_PORT,
+            },
+            interface,
+            traffic_class: received.traffic_class,
+            hop_limit: received.hop_limit,
+        };
+        let segment = received.segment.unwrap_or(received.len).max(1);
+        let mut start = 0;
+        while start < received.len {
+            let end = (start + segment).min(received.len);
+            self.accept_one(&arrival, buffer, start..end, batch);
+            start = end;
+        }
+        if received.len == 0 {
+            self.counters.add(Counter::not_rocev2, 1);
+        }
+    }
+
+    fn accept_one(&self, arrival: &Arrival, buffer: usize, range: Range<usize>, batch: &mut Batch) {
+        let datagram = &batch.buffer(buffer)[range.clone()];
+        if datagram.len() < MIN_DATAGRAM {
+            self.counters.add(Counter::not_rocev2, 1);
+            return;
+        }
+        if forward::is_forwarded(datagram) {
+            match forward::open(arrival, self.token, datagram) {
+                Some((arrival, offset)) => {
+                    self.counters.add(Counter::forward_received, 1);
+                    self.deliver(&arrival, buffer, range.start + offset..range.end, batch);
+                }
+                None => self.counters.add(Counter::forward_bad, 1),
+            }
+            return;
+        }
+        if self.is_ours(datagram) {
+            self.deliver(arrival, buffer, range, batch);
+            return;
+        }
+        self.counters.add(Counter::foreign_qp, 1);
+        if arrival.flow.verify(datagram).is_none() {
+            self.counters.add(Counter::icrc_bad, 1);
+        } else if forward::send(&self.senders, arrival, self.token, datagram).is_ok() {
+            self.counters.add(Counter::forwarded, 1);
+        }
+    }
+
+    /// Checks the ICRC and puts the packet into the batch.
+    fn deliver(&self, arrival: &Arrival, buffer: usize, range: Range<usize>, batch: &mut Batch) {
+        let datagram = &batch.buffer(buffer)[range.clone()];
+        let Some(identification) = arrival.flow.verify(datagram) else {
+            self.counters.add(Counter::icrc_bad, 1);
+            return;
+        };
+        if !self.is_ours(datagram) {
+            self.counters.add(Counter::foreign_qp, 1);
+            return;
+        }
+        let ip = IpFields {
+            identification,
+            traffic_class: arrival.traffic_class,
+            hop_limit: arrival.hop_limit,
+        };
+        self.tap
+            .received(&self.counters, &arrival.flow, ip, datagram);
+        batch.push(
+            arrival.address_vector(),
+            buffer,
+            range.start..range.end - ICRC_LEN,
+        );
+    }
+
+    /// Whether the destination QP number lies in this slot, or is that of multicast.
+    fn is_ours(&self, datagram: &[u8]) -> bool {
+        datagram.len() >= MIN_DATAGRAM && (datagram[5] == self.slot || datagram[5..8] == [0xFF; 3])
+    }
+}
+
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Where a datagram came from and how.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    flow: Flow,
+    interface: u32,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+impl Arrival {
+    fn address_vector(&self) -> AddressVector {
+        let remote = Gid::from_ip(self.flow.source);
+        AddressVector {
+            local: Gid::from_ip(self.flow.destination),
+            remote,
+            scope_id: if remote.is_link_local() {
+                self.interface
+            } else {
+                0
+            },
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: FlowLabel::default(),
+            service_level: 0,
+        }
+    }
+}
+
+struct Destination {
+    local: IpAddr,
+    remote: IpAddr,
+    slot: u8,
+}
+
+impl Destination {
+    fn new(av: &AddressVector, packet: &[u8]) -> io::Result<Self> {
+        if packet.len() < MIN_DATAGRAM - ICRC_LEN {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a packet has a BTH of 12 bytes",
+            ));
+        }
+        Ok(Self {
+            local: av.local.to_ip(),
+            remote: av.remote.to_ip(),
+            slot: packet[5],
+        })
+    }
+
+    fn flow(&self, source_port: u16) -> Flow {
+        Flow {
+            source: self.local,
+            source_port,
+            destination: self.remote,
+            destination_port: ROCE_PORT,
+        }
+    }
+}
+
+fn ip_fields(av: &AddressVector, identification: u16) -> IpFields {
+    IpFields {
+        identification,
+        traffic_class: av.traffic_class,
+        hop_limit: sender::hop_limit(av),
+    }
+}
+
+/// A GSO burst: every segment holds a BTH and an ICRC, and the kernel's limits are kept.
+pub(crate) fn check_run(len: usize, segment: usize) -> io::Result<()> {
+    let rest = if segment == 0 { 0 } else { len % segment };
+    let invalid =
+        if segment < MIN_DATAGRAM || len < MIN_DATAGRAM || (rest != 0 && rest < MIN_DATAGRAM) {
+            "a segment of a run is shorter than a BTH and an ICRC"
+        } else if len > MAX_RUN || len.div_ceil(segment) > MAX_SEGMENTS {
+            "a run has more than 64 segments or 65,000 bytes"
+        } else {
+            return Ok(());
+        };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, invalid))
+}
+
+/// BTH and ICRC.
+const MIN_DATAGRAM: usize = 16;
+const ICRC_LEN: usize = 4;
+const ROUNDS: usize = 16;
+const MAX_RUN: usize = 65_000;
+/// Old kernels take at most 64.
+const MAX_SEGMENTS: usize = 64;
