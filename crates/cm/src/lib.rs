@@ -1,2 +1,107 @@
-//! The IB communication-management protocol as a sans-IO state machine.
+//! The InfiniBand communication-management protocol (IBA Vol. 1 ch. 12) for reliable connections, as a sans-IO state
+//! machine. Where the specification leaves a choice it behaves as the CM of Linux does.
+//!
+//! ```text
+//!     active side                                        passive side
+//!                                                        listen(service_id)
+//!     connect()        REQ_SENT      --- REQ -->         REQ_RCVD        Event::ReqReceived
+//!                                                                        accept()
+//!     Event::RepReceived   REP_RCVD  <-- REP ---         REP_SENT
+//!     establish()      ESTABLISHED   --- RTU -->         ESTABLISHED     Event::RtuReceived
+//!        ...
+//!     disconnect()     DREQ_SENT     --- DREQ -->        DREQ_RCVD       Event::DreqReceived
+//!     Event::DrepReceived  TIMEWAIT  <-- DREP ---        TIMEWAIT        reply_disconnect()
+//!     Event::TimewaitExit  IDLE                          IDLE            Event::TimewaitExit
+//!     destroy()                                                          destroy()
+//! ```
+//!
+//! # The contract
+//!
+//! 1. Inputs are methods: [`Cm::handle_mad`] for the network, [`Cm::handle_timeout`] for time, plain verbs (`connect`,
+//!    `accept`, `reject`, `disconnect`, ...) for the caller. Each takes `now`. None does I/O, reads a clock, or asks the
+//!    system for randomness.
+//! 2. Outputs are polled: [`Cm::poll_transmit`], [`Cm::poll_event`], [`Cm::poll_timeout`], in that order.
+//! 3. **After every input, poll until there is nothing left but the next deadline; then wait. One input, one drain.**
+//! 4. Late, early and repeated calls of `handle_timeout` are harmless.
+//!
+//! # Every state and every input
+//!
+//! For each pair there is one of four answers: advance; answer again without advancing; drop and count a named reason
+//! ([`DropReason`]); tell the caller that the call is misuse ([`Error::WrongState`]). The [`table`] module holds them as
+//! data, and the tests execute every row.
+//!
+//! A connection lives until [`Cm::destroy`], whatever happens to it: one that was rejected or timed out rests in IDLE.
+//!
+//! # Limits
+//!
+//! A peer can grow the number of half-open connections ([`Config::max_half_open`]) and of connections
+//! ([`Config::max_connections`]). Beyond the limit a REQ is dropped and counted; the peer repeats it. Nothing else that a
+//! peer sends is stored.
+//!
+//! # What it never does
+//!
+//! No datagram service (SIDR), no alternate paths (LAP, APR): those messages are counted as unsupported attributes and
+//! dropped. It does not check the queue pair type, the private data or the backlog: the RDMA CM above does.
+//!
+//! # Where to read next
+//!
+//! [`Cm`], [`Event`], [`StateName`].
+//!
+//! # Example
+//!
+//! Both sides in one place; the "network" is a pair of loops.
+//!
+//! ```
+//! use oarlock_cm::{AcceptParams, Cm, Config, ConnectParams, Event, Seed, StateName};
+//! use oarlock_wire::units::{AddressVector, Gid, Guid, Qpn, ServiceId};
+//! use oarlock_wire::Time;
+//!
+//! let now = Time::ZERO;
+//! let mut active = Cm::new(Config { ca_guid: Guid(1), ..Config::default() }, Seed([1; 32]));
+//! let mut passive = Cm::new(Config { ca_guid: Guid(2), ..Config::default() }, Seed([2; 32]));
+//! let av = AddressVector::new(Gid::from_ip([10, 0, 0, 1].into()), Gid::from_ip([10, 0, 0, 2].into()));
+//! let deliver = |from: &mut Cm, to: &mut Cm| {
+//!     while let Some(transmit) = from.poll_transmit() {
+//!         to.handle_mad(now, &transmit.av.reversed(), &transmit.mad);
+//!     }
+//! };
+//!
+//! passive.listen(ServiceId(0x1061D2F))?;
+//! let psn = active.random_psn();
+//! let connecting = active.connect(now, ConnectParams::new(av, ServiceId(0x1061D2F), Qpn::truncate(0x11), psn))?;
+//! deliver(&mut active, &mut passive);
+//!
+//! let Some(Event::ReqReceived { id: accepted, .. }) = passive.poll_event() else { panic!("no request") };
+//! let psn = passive.random_psn();
+//! passive.accept(now, accepted, AcceptParams::new(Qpn::truncate(0x12), psn))?;
+//! deliver(&mut passive, &mut active);
+//!
+//! let Some(Event::RepReceived { id, rep }) = active.poll_event() else { panic!("no reply") };
+//! assert_eq!((id, rep.local_qpn.get()), (connecting, 0x12));
+//! active.establish(now, id, &[])?;
+//! deliver(&mut active, &mut passive);
+//!
+//! assert!(matches!(passive.poll_event(), Some(Event::RtuReceived { .. })));
+//! assert_eq!(passive.state(accepted), Some(StateName::Established));
+//! # Ok::<(), oarlock_cm::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+
+mod cm;
+mod conn;
+mod counters;
+mod error;
+mod event;
+mod index;
+mod output;
+mod params;
+mod random;
+pub mod table;
+mod timers;
+
+pub use cm::{Cm, ConnId, ListenerId};
+pub use conn::{StateName, ack_timeout};
+pub use counters::{Counters, DropReason, MessageName};
+pub use error::Error;
+pub use event::{Event, Transmit};
+pub use params::{AcceptParams, Config, ConnectParams, Seed};

@@ -1,0 +1,539 @@
+//! `Cm`: the connections, the listeners, and where each input goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use oarlock_wire::Time;
+use oarlock_wire::cm::{CmMessage, PrivateData};
+use oarlock_wire::mad::MAD_LEN;
+use oarlock_wire::units::{
+    AddressVector, CommId, Gid, IbTimeout, Psn, Qpn, RejReason, ServiceId, TransactionId,
+};
+
+use crate::conn::{Base, Conn, Cx, Outcome, Role, State, active, cm_wait, passive, teardown};
+use crate::index::{Index, Slot};
+use crate::output::Output;
+use crate::random::Random;
+use crate::timers::Timers;
+use crate::{
+    AcceptParams, Config, ConnectParams, Counters, DropReason, Error, Event, Seed, StateName,
+    Transmit,
+};
+
+mod dispatch;
+#[cfg(test)]
+mod tests;
+
+/// A connection of a [`Cm`]. Dead after [`Cm::destroy`]; never used for another connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ConnId {
+    slot: Slot,
+    generation: u32,
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}.{}", self.slot, self.generation)
+    }
+}
+
+/// A listener of a [`Cm`]; never used for another one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ListenerId(u64);
+
+/// The communication manager of one host; see the [crate documentation](crate) for the contract.
+pub struct Cm {
+    config: Config,
+    random: Random,
+    conns: Vec<Entry>,
+    free: Vec<Slot>,
+    live: usize,
+    half_open: usize,
+    listeners: BTreeMap<ServiceId, ListenerId>,
+    service_of: BTreeMap<ListenerId, ServiceId>,
+    next_listener: u64,
+    /// GIDs that a REQ's primary path may name besides the one that the REQ arrived at.
+    local_gids: BTreeSet<Gid>,
+    index: Index,
+    timers: Timers,
+    /// The first half of our transaction ids.
+    tid_prefix: u32,
+    next_comm_id: u32,
+    out: Output,
+}
+
+/// A place in the connection table. The generation grows when the place is used again.
+struct Entry {
+    generation: u32,
+    conn: Option<Conn>,
+}
+
+impl Cm {
+    /// A communication manager without connections. All its randomness comes from `seed`.
+    #[must_use]
+    pub fn new(config: Config, seed: Seed) -> Self {
+        let mut random = Random::new(seed);
+        Self {
+            index: Index::new(&mut random),
+            tid_prefix: random.wire_u32(),
+            next_comm_id: random.wire_u32(),
+            config,
+            random,
+            conns: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            half_open: 0,
+            listeners: BTreeMap::new(),
+            service_of: BTreeMap::new(),
+            next_listener: 0,
+            local_gids: BTreeSet::new(),
+            timers: Timers::default(),
+            out: Output::default(),
+        }
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Names the GIDs of this host. A REQ whose primary path leads to another GID than one of these, or the one it arrived
+    /// at, is rejected (invalid GID). Without this call only the GID that the REQ arrived at is accepted.
+    pub fn set_local_gids(&mut self, gids: impl IntoIterator<Item = Gid>) {
+        self.local_gids = gids.into_iter().collect();
+    }
+
+    /// A fresh random PSN, to start a queue pair at.
+    pub fn random_psn(&mut self) -> Psn {
+        Psn::truncate(self.random.wire_u32())
+    }
+
+    /// Accepts requests for `service_id`: they arrive as [`Event::ReqReceived`].
+    ///
+    /// # Errors
+    /// `ServiceIdInUse`.
+    pub fn listen(&mut self, service_id: ServiceId) -> Result<ListenerId, Error> {
+        if self.listeners.contains_key(&service_id) {
+            return Err(Error::ServiceIdInUse(service_id));
+        }
+        let listener = ListenerId(self.next_listener);
+        self.next_listener += 1;
+        self.listeners.insert(service_id, listener);
+        self.service_of.insert(listener, service_id);
+        Ok(listener)
+    }
+
+    /// Ends a listener. Connections that it brought live on.
+    pub fn stop_listening(&mut self, listener: ListenerId) {
+        if let Some(service_id) = self.service_of.remove(&listener) {
+            self.listeners.remove(&service_id);
+        }
+    }
+
+    /// Sends a REQ. The result is [`Event::RepReceived`], [`Event::RejReceived`] or [`Event::ReqError`].
+    ///
+    /// The REQ is repeated every 2 packet life times + `response_timeout` unless [`Config::req_wait`] says otherwise. When
+    /// the repetitions or the deadline are used up, a REJ (timeout) tells the peer.
+    ///
+    /// # Errors
+    /// `PrivateDataTooLong` (92 bytes), `TooManyRetries` (15), `TooManyConnections`.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, REQ.
+    #[doc(alias = "ib_send_cm_req")]
+    pub fn connect(&mut self, now: Time, params: ConnectParams) -> Result<ConnId, Error> {
+        let mut req = active::request(&params, CommId::default(), self.config.ca_guid)?;
+        if self.live >= self.config.max_connections {
+            return Err(Error::TooManyConnections {
+                max: self.config.max_connections,
+            });
+        }
+        let wait = self.config.req_wait.unwrap_or_else(|| {
+            2 * cm_wait(params.packet_life_time) + cm_wait(params.response_timeout)
+        });
+        let one_way = params.packet_life_time.get();
+        let id = self.open(now, |id, local_comm_id, own_tid| Base {
+            id,
+            role: Role::Active,
+            local_comm_id,
+            local_qpn: params.local_qpn,
+            av: params.av,
+            req_tid: own_tid,
+            own_tid,
+            response_wait: wait,
+            max_cm_retries: params.max_cm_retries,
+            packet_life_time: params.packet_life_time,
+            // Until the REP tells the delay of the peer's CA.
+            ack_timeout: IbTimeout::new(one_way + 1).unwrap_or(IbTimeout::MAX),
+        });
+        self.step(now, id.slot, |_, cx| {
+            req.local_comm_id = cx.base.local_comm_id;
+            (active::connect(req, &params, cx), ())
+        });
+        Ok(id)
+    }
+
+    /// Accepts a request: sends the REP, repeated until the RTU (or [`notify_established`](Self::notify_established)).
+    /// The result is [`Event::RtuReceived`], [`Event::UserEstablished`], [`Event::RejReceived`], [`Event::DreqReceived`]
+    /// or [`Event::RepError`].
+    ///
+    /// # Errors
+    /// `WrongState` unless REQ_RCVD or MRA_REQ_SENT; `PrivateDataTooLong` (196 bytes); `UnknownId`.
+    #[doc(alias = "ib_send_cm_rep")]
+    pub fn accept(&mut self, now: Time, id: ConnId, params: AcceptParams) -> Result<(), Error> {
+        let rep = passive::reply(&params)?;
+        self.call(now, id, |state, cx| passive::accept(state, rep, cx))
+    }
+
+    /// Completes the active side: sends the RTU.
+    ///
+    /// # Errors
+    /// `WrongState` unless REP_RCVD or MRA_REP_SENT; `PrivateDataTooLong` (224 bytes); `UnknownId`.
+    #[doc(alias = "ib_send_cm_rtu")]
+    pub fn establish(&mut self, now: Time, id: ConnId, private_data: &[u8]) -> Result<(), Error> {
+        PrivateData::<224>::from_slice(private_data)?;
+        self.call(now, id, |state, cx| {
+            active::establish(state, private_data, cx)
+        })
+    }
+
+    /// Completes the passive side before the RTU has come: the queue pair received data (COMM_EST).
+    ///
+    /// # Errors
+    /// `WrongState` unless REP_SENT or MRA_REP_RCVD; `UnknownId`.
+    #[doc(alias = "ib_cm_notify")]
+    pub fn notify_established(&mut self, now: Time, id: ConnId) -> Result<(), Error> {
+        self.call(now, id, passive::notify_established)
+    }
+
+    /// Rejects: a request that came, a REP that came, or an attempt of our own. The connection rests in IDLE (in TIMEWAIT
+    /// if our REP was out).
+    ///
+    /// # Errors
+    /// `WrongState` in ESTABLISHED and later; `AdditionalInfoTooLong` (72 bytes); `PrivateDataTooLong` (148 bytes);
+    /// `UnknownId`.
+    #[doc(alias = "ib_send_cm_rej")]
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        reason: RejReason,
+        additional_info: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        let rej = oarlock_wire::cm::Rej {
+            reason,
+            additional_info: oarlock_wire::cm::Ari::from_slice(additional_info)?,
+            private_data: PrivateData::from_slice(private_data)?,
+            ..teardown::rej(reason, &[])
+        };
+        self.call(now, id, |state, cx| teardown::reject(state, rej, cx))
+    }
+
+    /// Prepares an MRA that asks the peer to wait `service_timeout`. It is sent when the peer repeats its REQ or REP, not
+    /// before: a quick decision costs no extra message.
+    ///
+    /// # Errors
+    /// `WrongState` unless REQ_RCVD or REP_RCVD; `UnknownId`.
+    #[doc(alias = "ib_send_cm_mra")]
+    pub fn send_mra(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        service_timeout: IbTimeout,
+    ) -> Result<(), Error> {
+        self.call(now, id, |state, _| {
+            passive::prepare_mra(state, service_timeout)
+        })
+    }
+
+    /// Disconnects: sends the DREQ, repeated until the DREP. The result is [`Event::DrepReceived`],
+    /// [`Event::DreqReceived`] (both sides disconnected at once) or [`Event::DreqError`].
+    ///
+    /// # Errors
+    /// `WrongState` unless ESTABLISHED (in DREQ_RCVD the peer was first: [`reply_disconnect`](Self::reply_disconnect));
+    /// `PrivateDataTooLong` (220 bytes); `UnknownId`.
+    #[doc(alias = "ib_send_cm_dreq")]
+    pub fn disconnect(&mut self, now: Time, id: ConnId, private_data: &[u8]) -> Result<(), Error> {
+        let private_data = PrivateData::from_slice(private_data)?;
+        self.call(now, id, |state, cx| {
+            teardown::disconnect(state, private_data, cx)
+        })
+    }
+
+    /// Answers a DREQ: sends the DREP. [`Event::TimewaitExit`] follows.
+    ///
+    /// # Errors
+    /// `WrongState` unless DREQ_RCVD; `PrivateDataTooLong` (224 bytes); `UnknownId`.
+    #[doc(alias = "ib_send_cm_drep")]
+    pub fn reply_disconnect(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        PrivateData::<224>::from_slice(private_data)?;
+        self.call(now, id, |state, cx| {
+            teardown::reply_disconnect(state, private_data, cx)
+        })
+    }
+
+    /// Forgets a request without a word, as when the backlog is full: the peer repeats its REQ, which is a new request.
+    ///
+    /// # Errors
+    /// `WrongState` unless REQ_RCVD or MRA_REQ_SENT; `UnknownId`.
+    pub fn drop_request(&mut self, now: Time, id: ConnId) -> Result<(), Error> {
+        self.call(now, id, |state, cx| match state {
+            State::ReqRcvd { .. } | State::MraReqSent { .. } => {
+                cx.out.drop_message(DropReason::ByListener);
+                (State::Idle { peer: None }, Ok(()))
+            }
+            other => crate::conn::wrong_state(other, "drop_request"),
+        })?;
+        self.remove(id.slot);
+        Ok(())
+    }
+
+    /// Ends a connection in whatever state, and its id. The peer is told once: by a REJ (timeout) while our REQ is out, a
+    /// REJ (consumer defined) while a decision is pending or our REP is out, a DREQ when connected, a DREP when it
+    /// disconnects. There are no events for `id` afterwards. An id that is gone already is ignored.
+    #[doc(alias = "ib_destroy_cm_id")]
+    pub fn destroy(&mut self, now: Time, id: ConnId) {
+        if self.conn(id).is_none() {
+            return;
+        }
+        self.step(now, id.slot, |state, cx| {
+            teardown::destroy(state, cx);
+            (State::Idle { peer: None }, ())
+        });
+        self.remove(id.slot);
+    }
+
+    /// Takes in a datagram that arrived at QP1. `av.local` is the address it arrived at.
+    pub fn handle_mad(&mut self, now: Time, av: &AddressVector, mad: &[u8; MAD_LEN]) {
+        match CmMessage::parse(mad) {
+            Ok((header, message)) => self.dispatch(now, av, header.transaction_id, message),
+            Err(error) => self.out.counters.count_malformed(error.kind),
+        }
+    }
+
+    /// Takes in the time: whatever was due by `now` happens. Its output is polled in the same drain.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(slot) = self.timers.due(now) {
+            self.step(now, slot, |state, cx| match state.due(now) {
+                Some(timer) => (teardown::on_timer(state, timer, cx), ()),
+                None => (state, ()),
+            });
+        }
+    }
+
+    /// The next datagram to send.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.out.transmits.pop_front()
+    }
+
+    /// The next thing to tell the caller.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        loop {
+            let event = self.out.events.pop_front()?;
+            // What happened to a connection that has been destroyed since is of no interest.
+            if self.conn(event.id()).is_some() {
+                return Some(event);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called, if nothing else happens before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.earliest()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.out.counters
+    }
+
+    /// How many connections exist, in whatever state.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.live
+    }
+
+    /// How many passive connections exist that are not established yet.
+    #[must_use]
+    pub fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    /// The state of a connection; `None` if it does not exist any more.
+    #[must_use]
+    pub fn state(&self, id: ConnId) -> Option<StateName> {
+        self.conn(id).map(|conn| conn.state.name())
+    }
+
+    /// Our comm id of a connection, under which captures show it.
+    #[must_use]
+    pub fn comm_id(&self, id: ConnId) -> Option<CommId> {
+        self.conn(id).map(|conn| conn.base.local_comm_id)
+    }
+}
+
+/// The connection table.
+impl Cm {
+    fn conn(&self, id: ConnId) -> Option<&Conn> {
+        let entry = self.conns.get(id.slot as usize)?;
+        if entry.generation == id.generation {
+            entry.conn.as_ref()
+        } else {
+            None
+        }
+    }
+
+    fn at(&self, slot: Slot) -> Option<&Conn> {
+        self.conns.get(slot as usize)?.conn.as_ref()
+    }
+
+    /// Makes a connection, with a comm id that no live connection has.
+    fn open(
+        &mut self,
+        now: Time,
+        base: impl FnOnce(ConnId, CommId, TransactionId) -> Base,
+    ) -> ConnId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(Entry {
+                generation: 0,
+                conn: None,
+            });
+            Slot::try_from(self.conns.len() - 1)
+                .expect("fewer than 2^32 connections: `max_connections` is checked before")
+        });
+        let local_comm_id = self.fresh_comm_id();
+        let own_tid = TransactionId(u64::from(self.tid_prefix) << 32 | u64::from(local_comm_id.0));
+        let entry = &mut self.conns[slot as usize];
+        let id = ConnId {
+            slot,
+            generation: entry.generation,
+        };
+        entry.conn = Some(Conn::new(
+            base(id, local_comm_id, own_tid),
+            State::Idle { peer: None },
+        ));
+        self.index.insert_local_id(local_comm_id, slot);
+        self.live += 1;
+        debug_assert!(
+            self.at(slot)
+                .is_some_and(|conn| conn.state.deadline().is_none()),
+            "opened at {now}"
+        );
+        id
+    }
+
+    /// Counts on from a random start, past the ids in use and past 0, which in messages means "none".
+    fn fresh_comm_id(&mut self) -> CommId {
+        loop {
+            self.next_comm_id = self.next_comm_id.wrapping_add(1);
+            let id = CommId(self.next_comm_id);
+            if id.0 != 0 && self.index.local_id(id).is_none() {
+                return id;
+            }
+        }
+    }
+
+    /// Runs a call on a connection.
+    fn call(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        f: impl FnOnce(State, &mut Cx<'_>) -> Outcome,
+    ) -> Result<(), Error> {
+        if self.conn(id).is_none() {
+            return Err(Error::UnknownId(id));
+        }
+        self.step(now, id.slot, f)
+            .unwrap_or(Err(Error::UnknownId(id)))
+    }
+
+    /// Every change of a connection happens here: takes its state, lets `f` give the next one, and brings the index, the
+    /// timers and the count of half-open connections in line with it.
+    fn step<R>(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        f: impl FnOnce(State, &mut Cx<'_>) -> (State, R),
+    ) -> Option<R> {
+        let conn = self.conns.get_mut(slot as usize)?.conn.as_mut()?;
+        let was_half_open = conn.state.is_half_open();
+        let state = std::mem::replace(&mut conn.state, State::Idle { peer: None });
+        let mut cx = Cx {
+            now,
+            config: &self.config,
+            base: &mut conn.base,
+            out: &mut self.out,
+        };
+        let (next, result) = f(state, &mut cx);
+        conn.state = next;
+
+        let peer = conn.state.indexed_peer();
+        if peer != conn.indexed {
+            if let Some(old) = conn.indexed.take() {
+                self.index.remove_peer(&old);
+            }
+            if let Some(new) = &peer {
+                self.index.insert_peer(new, slot);
+            }
+            conn.indexed = peer;
+        }
+        let deadline = conn.state.deadline();
+        self.timers.rearm(slot, conn.armed, deadline);
+        conn.armed = deadline;
+        match (was_half_open, conn.state.is_half_open()) {
+            (false, true) => self.half_open += 1,
+            (true, false) => self.half_open -= 1,
+            _ => {}
+        }
+        Some(result)
+    }
+
+    /// Frees the place and the comm id of a connection that a step has brought to IDLE.
+    fn remove(&mut self, slot: Slot) {
+        let entry = &mut self.conns[slot as usize];
+        let Some(conn) = entry.conn.take() else {
+            return;
+        };
+        debug_assert!(
+            conn.indexed.is_none() && conn.armed.is_none(),
+            "in IDLE nothing is indexed and no timer runs"
+        );
+        entry.generation = entry.generation.wrapping_add(1);
+        self.index.remove_local_id(conn.base.local_comm_id);
+        self.free.push(slot);
+        self.live -= 1;
+    }
+}
+
+/// How long a passive connection waits for an answer, as the peer's REQ says.
+fn claimed_wait(config: &Config, timeout: IbTimeout) -> Duration {
+    let wait = cm_wait(timeout);
+    config
+        .longest_wait
+        .map_or(wait, |longest| wait.min(longest))
+}
+
+impl fmt::Debug for Cm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cm")
+            .field("connections", &self.live)
+            .field("half_open", &self.half_open)
+            .field("listeners", &self.listeners.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A queue pair that is not known yet: a passive connection learns its own when the caller accepts.
+const UNKNOWN_QPN: Qpn = Qpn::QP0;

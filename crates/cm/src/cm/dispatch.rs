@@ -1,0 +1,295 @@
+//! Where a message goes: to the connection its comm ids name, or to nobody.
+
+use oarlock_wire::Time;
+use oarlock_wire::cm::{CmMessage, Drep, Dreq, MessageKind, Mra, Rej, Rep, Req};
+use oarlock_wire::units::{AddressVector, CommId, Gid, Guid, IbTimeout, RejReason, TransactionId};
+
+use super::{Cm, UNKNOWN_QPN, claimed_wait};
+use crate::conn::{Base, Cx, Peer, Role, State, active, passive, teardown};
+use crate::index::Slot;
+use crate::{DropReason, Event, MessageName};
+
+impl Cm {
+    pub(super) fn dispatch(
+        &mut self,
+        now: Time,
+        av: &AddressVector,
+        tid: TransactionId,
+        message: CmMessage,
+    ) {
+        self.out
+            .counters
+            .count_received(crate::output::name(&message));
+        let (local, remote) = (
+            message.remote_comm_id().unwrap_or_default(),
+            message.local_comm_id(),
+        );
+        match message {
+            CmMessage::Req(req) => self.on_req(now, av, tid, Box::new(req)),
+            CmMessage::Rep(rep) => self.on_rep(now, av, tid, Box::new(rep)),
+            CmMessage::Rej(rej) => self.on_rej(now, Box::new(rej)),
+            CmMessage::Mra(mra) => self.on_mra(now, Box::new(mra)),
+            CmMessage::Rtu(rtu) => {
+                let slot = self.by_both_ids(local, remote);
+                self.hand(now, slot, |state, cx| passive::on_rtu(state, &rtu, cx));
+            }
+            CmMessage::Dreq(dreq) => match self.by_both_ids(local, remote) {
+                Some(slot) => self.hand(now, Some(slot), |state, cx| {
+                    teardown::on_dreq(state, &dreq, tid, cx)
+                }),
+                None => self.answer_unknown_dreq(av, tid, &dreq),
+            },
+            CmMessage::Drep(drep) => {
+                let slot = self.by_both_ids(local, remote);
+                self.hand(now, slot, |state, cx| teardown::on_drep(state, &drep, cx));
+            }
+            // A message that `wire` learns before this crate does.
+            _ => self.out.drop_message(DropReason::UnexpectedInState),
+        }
+    }
+
+    /// A connection that has not heard from its peer yet, by our comm id alone.
+    fn awaiting_first_answer(&self, local: CommId) -> Option<Slot> {
+        self.index.local_id(local).filter(|slot| {
+            self.at(*slot)
+                .is_some_and(|conn| conn.state.peer().is_none())
+        })
+    }
+
+    /// A connection by both comm ids.
+    fn by_both_ids(&self, local: CommId, remote: CommId) -> Option<Slot> {
+        self.index.local_id(local).filter(|slot| {
+            self.at(*slot)
+                .and_then(|conn| conn.state.peer())
+                .is_some_and(|peer| peer.comm_id == remote)
+        })
+    }
+
+    /// Hands a message to its connection, or counts that there is none.
+    fn hand(&mut self, now: Time, slot: Option<Slot>, f: impl FnOnce(State, &mut Cx<'_>) -> State) {
+        match slot {
+            Some(slot) => {
+                self.step(now, slot, |state, cx| (f(state, cx), ()));
+            }
+            None => self.out.drop_message(DropReason::UnknownCommId),
+        }
+    }
+
+    fn on_req(&mut self, now: Time, av: &AddressVector, tid: TransactionId, req: Box<Req>) {
+        if let Some(slot) = self.index.remote_id(req.local_comm_id, req.local_ca_guid) {
+            return self.hand(now, Some(slot), passive::on_duplicate_req);
+        }
+        if let Some(slot) = self.index.remote_qpn(req.local_qpn, req.local_ca_guid) {
+            self.out.drop_message(DropReason::StaleConnection);
+            self.reject_unasked(
+                av,
+                tid,
+                &Unasked::req(&req),
+                RejReason::STALE_CONNECTION,
+                &[],
+            );
+            return self.end_stale(now, slot);
+        }
+        let Some(listener) = self.listeners.get(&req.service_id).copied() else {
+            self.out.drop_message(DropReason::NoListener);
+            return self.reject_unasked(
+                av,
+                tid,
+                &Unasked::req(&req),
+                RejReason::INVALID_SERVICE_ID,
+                &[],
+            );
+        };
+        if let Some(gid) = self.unusable_gid(av, &req) {
+            self.out.drop_message(DropReason::UnusableGid);
+            return self.reject_unasked(
+                av,
+                tid,
+                &Unasked::req(&req),
+                RejReason::INVALID_GID,
+                &gid.0,
+            );
+        }
+        if self.half_open >= self.config.max_half_open {
+            return self.out.drop_message(DropReason::TooManyHalfOpen);
+        }
+        if self.live >= self.config.max_connections {
+            return self.out.drop_message(DropReason::TooManyConnections);
+        }
+        let response_wait = claimed_wait(&self.config, req.local_cm_response_timeout);
+        let id = self.open(now, |id, local_comm_id, own_tid| Base {
+            id,
+            role: Role::Passive,
+            local_comm_id,
+            local_qpn: UNKNOWN_QPN,
+            av: *av,
+            req_tid: tid,
+            own_tid,
+            response_wait,
+            max_cm_retries: req.max_cm_retries,
+            packet_life_time: IbTimeout::default(),
+            ack_timeout: req.primary.local_ack_timeout,
+        });
+        let peer = Peer {
+            comm_id: req.local_comm_id,
+            ca_guid: req.local_ca_guid,
+            qpn: req.local_qpn,
+        };
+        self.out.event(Event::ReqReceived {
+            id,
+            listener,
+            av: *av,
+            req,
+        });
+        self.step(now, id.slot, |_, _| (State::ReqRcvd { peer }, ()));
+    }
+
+    /// The GID of the primary path that cannot be used, if there is one.
+    fn unusable_gid(&self, av: &AddressVector, req: &Req) -> Option<Gid> {
+        let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
+        if ours != av.local && !self.local_gids.contains(&ours) {
+            return Some(ours);
+        }
+        if theirs.is_unspecified()
+            || theirs.to_ip().is_unspecified()
+            || theirs.to_ip().is_multicast()
+        {
+            return Some(theirs);
+        }
+        None
+    }
+
+    fn on_rep(&mut self, now: Time, av: &AddressVector, tid: TransactionId, rep: Box<Rep>) {
+        let local = rep.remote_comm_id;
+        if let Some(slot) = self.by_both_ids(local, rep.local_comm_id) {
+            return self.hand(now, Some(slot), |state, cx| active::on_rep(state, rep, cx));
+        }
+        let waiting = self.awaiting_first_answer(local);
+        if waiting
+            .and_then(|slot| self.at(slot))
+            .is_some_and(|conn| conn.state.is_awaiting_rep())
+        {
+            if self
+                .index
+                .remote_id(rep.local_comm_id, rep.local_ca_guid)
+                .is_some()
+            {
+                // The peer has this comm id for another connection with us.
+                return self.out.drop_duplicate(MessageName::Rep);
+            }
+            if let Some(stale) = self.index.remote_qpn(rep.local_qpn, rep.local_ca_guid) {
+                self.out.drop_message(DropReason::StaleConnection);
+                self.reject_unasked(
+                    av,
+                    tid,
+                    &Unasked::rep(&rep),
+                    RejReason::STALE_CONNECTION,
+                    &[],
+                );
+                return self.end_stale(now, stale);
+            }
+        }
+        self.hand(now, waiting, |state, cx| active::on_rep(state, rep, cx));
+    }
+
+    fn on_mra(&mut self, now: Time, mra: Box<Mra>) {
+        match mra.message {
+            MessageKind::REQ => {
+                let slot = self.awaiting_first_answer(mra.remote_comm_id);
+                self.hand(now, slot, |state, cx| active::on_mra_of_req(state, mra, cx));
+            }
+            MessageKind::REP => {
+                let slot = self.by_both_ids(mra.remote_comm_id, mra.local_comm_id);
+                self.hand(now, slot, |state, cx| {
+                    passive::on_mra_of_rep(state, mra, cx)
+                });
+            }
+            // For a LAP, which we never send.
+            MessageKind::OTHER => self.out.drop_message(DropReason::UnexpectedInState),
+            _ => self.out.drop_message(DropReason::UnknownMessageKind),
+        }
+    }
+
+    fn on_rej(&mut self, now: Time, rej: Box<Rej>) {
+        let slot = if rej.reason == RejReason::TIMEOUT {
+            // The peer gave up waiting for us, perhaps without ever having learnt our comm id: it says who it is.
+            let Some(guid) = rej.additional_info.as_bytes().first_chunk::<8>() else {
+                return self.out.drop_message(DropReason::RejWithoutGuid);
+            };
+            self.index
+                .remote_id(rej.local_comm_id, Guid(u64::from_be_bytes(*guid)))
+        } else {
+            match rej.message {
+                MessageKind::REQ => self.awaiting_first_answer(rej.remote_comm_id),
+                MessageKind::REP | MessageKind::OTHER => {
+                    self.by_both_ids(rej.remote_comm_id, rej.local_comm_id)
+                }
+                _ => return self.out.drop_message(DropReason::UnknownMessageKind),
+            }
+        };
+        self.hand(now, slot, |state, cx| teardown::on_rej(state, rej, cx));
+    }
+
+    /// A DREQ for a connection that we have forgotten (or never had) is answered, so that the peer can forget it too.
+    fn answer_unknown_dreq(&mut self, av: &AddressVector, tid: TransactionId, dreq: &Dreq) {
+        self.out.drop_message(DropReason::UnknownCommId);
+        let drep = Drep {
+            local_comm_id: dreq.remote_comm_id,
+            remote_comm_id: dreq.local_comm_id,
+            ..Drep::default()
+        };
+        self.out.send(*av, tid, drep);
+    }
+
+    /// Rejects a message for which there is no connection here.
+    fn reject_unasked(
+        &mut self,
+        av: &AddressVector,
+        tid: TransactionId,
+        rejected: &Unasked,
+        reason: RejReason,
+        additional_info: &[u8],
+    ) {
+        let rej = Rej {
+            local_comm_id: rejected.local_comm_id,
+            remote_comm_id: rejected.remote_comm_id,
+            message: rejected.message,
+            ..teardown::rej(reason, additional_info)
+        };
+        self.out.send(*av, tid, rej);
+    }
+
+    /// A queue pair of `slot`'s peer was connected anew, so the peer has forgotten the old connection: ends it.
+    fn end_stale(&mut self, now: Time, slot: Slot) {
+        self.step(now, slot, |state, cx| {
+            // Other states than ESTABLISHED end by themselves.
+            let (next, _) = teardown::disconnect(state, Default::default(), cx);
+            (next, ())
+        });
+    }
+}
+
+/// What a REJ says about the message it answers.
+struct Unasked {
+    local_comm_id: CommId,
+    remote_comm_id: CommId,
+    message: MessageKind,
+}
+
+impl Unasked {
+    fn req(req: &Req) -> Self {
+        Self {
+            local_comm_id: CommId::default(),
+            remote_comm_id: req.local_comm_id,
+            message: MessageKind::REQ,
+        }
+    }
+
+    fn rep(rep: &Rep) -> Self {
+        Self {
+            local_comm_id: rep.remote_comm_id,
+            remote_comm_id: rep.local_comm_id,
+            message: MessageKind::REP,
+        }
+    }
+}

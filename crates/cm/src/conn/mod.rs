@@ -1,0 +1,146 @@
+//! One connection: its states and what each input does to them, split by role.
+
+use oarlock_wire::Time;
+use oarlock_wire::cm::CmMessage;
+use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Qpn, TransactionId};
+use std::time::Duration;
+
+use crate::output::Output;
+use crate::{Config, ConnId, DropReason, Error};
+
+pub(crate) mod active;
+pub(crate) mod passive;
+mod state;
+pub(crate) mod teardown;
+pub(crate) mod timewait;
+
+pub use state::StateName;
+pub(crate) use state::{Attempt, Resend, State};
+pub use timewait::ack_timeout;
+
+/// A connection in the table of [`Cm`](crate::Cm).
+pub(crate) struct Conn {
+    pub(crate) base: Base,
+    pub(crate) state: State,
+    /// The peer under which the index finds this connection; follows from the state.
+    pub(crate) indexed: Option<Peer>,
+    /// The deadline that the timer table knows; follows from the state.
+    pub(crate) armed: Option<Time>,
+}
+
+impl Conn {
+    pub(crate) fn new(base: Base, state: State) -> Self {
+        Self {
+            base,
+            state,
+            indexed: None,
+            armed: None,
+        }
+    }
+}
+
+/// What a connection has from its first message to its last.
+pub(crate) struct Base {
+    pub(crate) id: ConnId,
+    pub(crate) role: Role,
+    pub(crate) local_comm_id: CommId,
+    pub(crate) local_qpn: Qpn,
+    pub(crate) av: AddressVector,
+    /// The transaction of the exchange that establishes the connection: the REQ's.
+    pub(crate) req_tid: TransactionId,
+    /// The transaction of exchanges that we start.
+    pub(crate) own_tid: TransactionId,
+    /// How long to wait for an answer.
+    pub(crate) response_wait: Duration,
+    /// How often to repeat a message that is not answered.
+    pub(crate) max_cm_retries: u8,
+    /// The packet life time of the path; of use to the active side only.
+    pub(crate) packet_life_time: IbTimeout,
+    /// How long the peer may take to acknowledge a packet; the time in TIMEWAIT follows from it.
+    pub(crate) ack_timeout: IbTimeout,
+}
+
+/// Which side of the connection we are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Active,
+    Passive,
+}
+
+/// Who is on the other side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    pub(crate) comm_id: CommId,
+    pub(crate) ca_guid: Guid,
+    pub(crate) qpn: Qpn,
+}
+
+/// What a handler works with besides the state.
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Time,
+    pub(crate) config: &'a Config,
+    pub(crate) base: &'a mut Base,
+    pub(crate) out: &'a mut Output,
+}
+
+impl Cx<'_> {
+    pub(crate) fn id(&self) -> ConnId {
+        self.base.id
+    }
+
+    /// Sends a message that is not repeated.
+    pub(crate) fn send(&mut self, transaction_id: TransactionId, message: impl Into<CmMessage>) {
+        self.out.send(self.base.av, transaction_id, message);
+    }
+
+    /// Sends a message that is repeated until it is answered, `retries` times at most.
+    pub(crate) fn send_and_wait(
+        &mut self,
+        transaction_id: TransactionId,
+        message: impl Into<CmMessage>,
+        wait: Duration,
+        retries: u8,
+    ) -> Resend {
+        let message = message.into();
+        let name = crate::output::name(&message);
+        let mut mad = Box::new([0; oarlock_wire::mad::MAD_LEN]);
+        message.emit(transaction_id, &mut mad);
+        self.out.send_mad(self.base.av, name, *mad);
+        Resend {
+            mad,
+            message: name,
+            wait,
+            resends_left: retries,
+            reply_by: self.now + wait,
+        }
+    }
+
+    /// Drops a message that has no meaning in this state.
+    pub(crate) fn drop_unexpected(&mut self) {
+        self.out.drop_message(DropReason::UnexpectedInState);
+    }
+
+    /// A wait that a peer chose, within the configured bound.
+    pub(crate) fn bounded(&self, wait: Duration) -> Duration {
+        self.config
+            .longest_wait
+            .map_or(wait, |longest| wait.min(longest))
+    }
+}
+
+/// What a call does to a state: the next state, and what the caller is told.
+pub(crate) type Outcome = (State, Result<(), Error>);
+
+/// The answer to a call that the state does not allow.
+pub(crate) fn wrong_state(state: State, call: &'static str) -> Outcome {
+    let error = Error::WrongState {
+        call,
+        state: state.name(),
+    };
+    (state, Err(error))
+}
+
+/// A time as the CM of Linux counts it: 2^(n-8) milliseconds.
+pub(crate) fn cm_wait(timeout: IbTimeout) -> Duration {
+    Duration::from_millis(timeout.kernel_millis())
+}

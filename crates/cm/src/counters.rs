@@ -1,0 +1,299 @@
+//! What was sent, received, repeated and dropped, and why.
+
+use oarlock_wire::error::WireErrorKind;
+
+/// The CM messages, as counters and the transition table name them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "indexes the counter tables; a new message is a new column everywhere"
+)]
+pub enum MessageName {
+    /// Request for communication.
+    Req,
+    /// Message receipt acknowledgement.
+    Mra,
+    /// Rejection.
+    Rej,
+    /// Reply to a request for communication.
+    Rep,
+    /// Ready to use.
+    Rtu,
+    /// Request to disconnect.
+    Dreq,
+    /// Reply to a request to disconnect.
+    Drep,
+}
+
+impl MessageName {
+    /// Every message.
+    pub const ALL: [Self; 7] = [
+        Self::Req,
+        Self::Mra,
+        Self::Rej,
+        Self::Rep,
+        Self::Rtu,
+        Self::Dreq,
+        Self::Drep,
+    ];
+
+    /// The specification's name: `REQ`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Req => "REQ",
+            Self::Mra => "MRA",
+            Self::Rej => "REJ",
+            Self::Rep => "REP",
+            Self::Rtu => "RTU",
+            Self::Dreq => "DREQ",
+            Self::Drep => "DREP",
+        }
+    }
+}
+
+impl std::fmt::Display for MessageName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident => $label:literal,)*) => {
+        /// Why a well-formed message was dropped.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[non_exhaustive]
+        pub enum DropReason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl DropReason {
+            /// Every reason.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// A stable name, which is also the name of the counter.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)*
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The comm ids name no connection (or not one that this message can be for).
+    UnknownCommId => "dropped_unknown_comm_id",
+    /// The message has no meaning in the connection's state; usually a late duplicate.
+    UnexpectedInState => "dropped_unexpected_in_state",
+    /// The same message came before and is being dealt with.
+    Duplicate => "dropped_duplicate",
+    /// A REQ for a service ID that nobody listens on; answered with REJ 8.
+    NoListener => "dropped_no_listener",
+    /// A REQ or REP of a queue pair that an older connection still uses; answered with REJ 10.
+    StaleConnection => "dropped_stale_connection",
+    /// A REQ whose primary path names a GID that is not ours, or one that cannot be answered; answered with REJ 12.
+    UnusableGid => "dropped_unusable_gid",
+    /// A DREQ for another queue pair than the connection's.
+    QpnMismatch => "dropped_qpn_mismatch",
+    /// A REJ with reason timeout that does not say whose.
+    RejWithoutGuid => "dropped_rej_without_guid",
+    /// An MRA or REJ that says it answers a message we do not know.
+    UnknownMessageKind => "dropped_unknown_message_kind",
+    /// A REQ beyond the limit of half-open connections.
+    TooManyHalfOpen => "dropped_too_many_half_open",
+    /// A REQ beyond the limit of connections.
+    TooManyConnections => "dropped_too_many_connections",
+    /// A request that the caller forgot with `drop_request`.
+    ByListener => "dropped_by_listener",
+}
+
+const MESSAGES: usize = MessageName::ALL.len();
+
+/// Counters since the [`Cm`](crate::Cm) was made, in datagrams. They only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    sent: [u64; MESSAGES],
+    received: [u64; MESSAGES],
+    retried: [u64; MESSAGES],
+    duplicate: [u64; MESSAGES],
+    dropped: [u64; DropReason::ALL.len()],
+    malformed: [u64; WireErrorKind::LABELS.len()],
+}
+
+impl Counters {
+    /// Sent, repetitions included.
+    #[must_use]
+    pub fn sent(&self, message: MessageName) -> u64 {
+        self.sent[message as usize]
+    }
+
+    /// Received and understood.
+    #[must_use]
+    pub fn received(&self, message: MessageName) -> u64 {
+        self.received[message as usize]
+    }
+
+    /// Sent again because no answer came.
+    #[must_use]
+    pub fn retried(&self, message: MessageName) -> u64 {
+        self.retried[message as usize]
+    }
+
+    /// Received again, whether answered again or dropped.
+    #[must_use]
+    pub fn duplicate(&self, message: MessageName) -> u64 {
+        self.duplicate[message as usize]
+    }
+
+    /// Dropped for `reason`.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    /// Datagrams that are not CM messages we understand, by [`WireErrorKind::label`].
+    #[must_use]
+    pub fn malformed(&self, label: &str) -> u64 {
+        WireErrorKind::LABELS
+            .iter()
+            .position(|l| *l == label)
+            .map_or(0, |i| self.malformed[i])
+    }
+
+    /// Every counter with its stable name, zeros included.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let by_message = [
+            (&SENT, &self.sent),
+            (&RECEIVED, &self.received),
+            (&RETRIED, &self.retried),
+            (&DUPLICATE, &self.duplicate),
+        ];
+        by_message
+            .into_iter()
+            .flat_map(|(names, values)| names.iter().copied().zip(values.iter().copied()))
+            .chain(
+                DropReason::ALL
+                    .iter()
+                    .map(|reason| (reason.label(), self.dropped[*reason as usize])),
+            )
+            .chain(
+                MALFORMED
+                    .iter()
+                    .copied()
+                    .zip(self.malformed.iter().copied()),
+            )
+    }
+
+    pub(crate) fn count_sent(&mut self, message: MessageName) {
+        self.sent[message as usize] += 1;
+    }
+
+    pub(crate) fn count_received(&mut self, message: MessageName) {
+        self.received[message as usize] += 1;
+    }
+
+    pub(crate) fn count_retried(&mut self, message: MessageName) {
+        self.retried[message as usize] += 1;
+    }
+
+    pub(crate) fn count_duplicate(&mut self, message: MessageName) {
+        self.duplicate[message as usize] += 1;
+    }
+
+    pub(crate) fn count_dropped(&mut self, reason: DropReason) {
+        self.dropped[reason as usize] += 1;
+    }
+
+    pub(crate) fn count_malformed(&mut self, kind: WireErrorKind) {
+        self.malformed[kind.index()] += 1;
+    }
+}
+
+const SENT: [&str; MESSAGES] = [
+    "sent_req",
+    "sent_mra",
+    "sent_rej",
+    "sent_rep",
+    "sent_rtu",
+    "sent_dreq",
+    "sent_drep",
+];
+const RECEIVED: [&str; MESSAGES] = [
+    "received_req",
+    "received_mra",
+    "received_rej",
+    "received_rep",
+    "received_rtu",
+    "received_dreq",
+    "received_drep",
+];
+const RETRIED: [&str; MESSAGES] = [
+    "retried_req",
+    "retried_mra",
+    "retried_rej",
+    "retried_rep",
+    "retried_rtu",
+    "retried_dreq",
+    "retried_drep",
+];
+const DUPLICATE: [&str; MESSAGES] = [
+    "duplicate_req",
+    "duplicate_mra",
+    "duplicate_rej",
+    "duplicate_rep",
+    "duplicate_rtu",
+    "duplicate_dreq",
+    "duplicate_drep",
+];
+/// `malformed_` before each of [`WireErrorKind::LABELS`]; a test compares them.
+const MALFORMED: [&str; WireErrorKind::LABELS.len()] = [
+    "malformed_truncated",
+    "malformed_no_room",
+    "malformed_out_of_range",
+    "malformed_unsupported_version",
+    "malformed_unsupported_class",
+    "malformed_unsupported_method",
+    "malformed_unsupported_attribute",
+    "malformed_unsupported_opcode",
+    "malformed_not_ip",
+    "malformed_header_set",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counter_names_follow_from_messages_and_labels() {
+        for (i, message) in MessageName::ALL.iter().enumerate() {
+            assert_eq!(*message as usize, i);
+            let lower = message.as_str().to_lowercase();
+            assert_eq!(
+                [SENT[i], RECEIVED[i], RETRIED[i], DUPLICATE[i]],
+                ["sent", "received", "retried", "duplicate"].map(|kind| format!("{kind}_{lower}"))
+            );
+        }
+        for (name, label) in MALFORMED.iter().zip(WireErrorKind::LABELS) {
+            assert_eq!(*name, format!("malformed_{label}"));
+        }
+        for (i, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, i);
+            assert!(reason.label().starts_with("dropped_"));
+        }
+    }
+
+    #[test]
+    fn every_counter_has_a_name_of_its_own() {
+        let mut names: Vec<_> = Counters::default().iter().map(|(name, _)| name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert_eq!(
+            count,
+            4 * MESSAGES + DropReason::ALL.len() + WireErrorKind::LABELS.len()
+        );
+    }
+}

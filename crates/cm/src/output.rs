@@ -1,0 +1,67 @@
+//! What waits to be polled, and the counters that go with it.
+
+use std::collections::VecDeque;
+
+use oarlock_wire::cm::CmMessage;
+use oarlock_wire::mad::MAD_LEN;
+use oarlock_wire::units::{AddressVector, TransactionId};
+
+use crate::{Counters, DropReason, Event, MessageName, Transmit};
+
+#[derive(Default)]
+pub(crate) struct Output {
+    pub(crate) transmits: VecDeque<Transmit>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: Counters,
+}
+
+impl Output {
+    /// Sends a message that is not repeated.
+    pub(crate) fn send(
+        &mut self,
+        av: AddressVector,
+        transaction_id: TransactionId,
+        message: impl Into<CmMessage>,
+    ) {
+        let message = message.into();
+        let name = name(&message);
+        let mut mad = [0; MAD_LEN];
+        message.emit(transaction_id, &mut mad);
+        self.send_mad(av, name, mad);
+    }
+
+    /// Sends a datagram that was composed before.
+    pub(crate) fn send_mad(&mut self, av: AddressVector, name: MessageName, mad: [u8; MAD_LEN]) {
+        self.counters.count_sent(name);
+        self.transmits.push_back(Transmit { av, mad });
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn drop_message(&mut self, reason: DropReason) {
+        self.counters.count_dropped(reason);
+    }
+
+    /// Drops a message that came before.
+    pub(crate) fn drop_duplicate(&mut self, name: MessageName) {
+        self.counters.count_duplicate(name);
+        self.counters.count_dropped(DropReason::Duplicate);
+    }
+}
+
+pub(crate) fn name(message: &CmMessage) -> MessageName {
+    match message {
+        CmMessage::Req(_) => MessageName::Req,
+        CmMessage::Mra(_) => MessageName::Mra,
+        CmMessage::Rej(_) => MessageName::Rej,
+        CmMessage::Rep(_) => MessageName::Rep,
+        CmMessage::Rtu(_) => MessageName::Rtu,
+        CmMessage::Dreq(_) => MessageName::Dreq,
+        CmMessage::Drep(_) => MessageName::Drep,
+        // `CmMessage` is open to new messages; `parse` yields none that this crate does not know, because a new one
+        // comes with a new column of the counters and a new handler.
+        other => unreachable!("{} has no handler", other.name()),
+    }
+}

@@ -1,0 +1,176 @@
+//! What the caller configures and what it gives with each call.
+
+use std::time::Duration;
+
+use oarlock_wire::units::{
+    AddressVector, Guid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount, ServiceId,
+};
+
+/// Sizes and timers of a [`Cm`](crate::Cm). Timers left at `None` are those that a Linux kernel uses.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The GUID that our messages name as the local CA. With the comm id it names a connection to the peer.
+    pub ca_guid: Guid,
+    /// Connections of either side that may exist at once, TIMEWAIT included. At the limit `connect` is refused and a REQ
+    /// is dropped (the peer tries again).
+    pub max_connections: usize,
+    /// Passive connections that may exist before they are established. At the limit a REQ is dropped.
+    pub max_half_open: usize,
+    /// How long to wait for an answer to a REQ. `None`: twice the packet life time and the response time that the REQ
+    /// grants the peer.
+    pub req_wait: Option<Duration>,
+    /// How long to wait for an RTU. `None`: the response time that the peer's REQ claims for itself.
+    pub rep_wait: Option<Duration>,
+    /// How long to wait for a DREP. `None`: the wait of the connection's REQ (active side) or REP (passive side).
+    pub dreq_wait: Option<Duration>,
+    /// How often a REP is repeated. `None`: what the peer's REQ asks for.
+    pub rep_retries: Option<u8>,
+    /// How often a DREQ is repeated. `None`: as often as the connection's REQ.
+    pub dreq_retries: Option<u8>,
+    /// How long a connection stays in TIMEWAIT. `None`: its acknowledgement timeout.
+    pub timewait: Option<Duration>,
+    /// Bounds every wait whose length the peer's messages determine. `None`: what the peer says, up to 2 h 20 min.
+    pub longest_wait: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ca_guid: Guid(0),
+            max_connections: 1 << 17,
+            max_half_open: 1 << 14,
+            req_wait: None,
+            rep_wait: None,
+            dreq_wait: None,
+            rep_retries: None,
+            dreq_retries: None,
+            timewait: None,
+            longest_wait: None,
+        }
+    }
+}
+
+/// Where all randomness of a [`Cm`](crate::Cm) comes from. The same seed and the same inputs give the same outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Seed(pub [u8; 32]);
+
+impl std::fmt::Debug for Seed {
+    /// Keeps the secret out of logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seed(..)")
+    }
+}
+
+/// What [`connect`](crate::Cm::connect) puts into the REQ.
+#[derive(Clone, Debug)]
+pub struct ConnectParams {
+    /// The path, for management and for data.
+    pub av: AddressVector,
+    /// The service to ask for.
+    pub service_id: ServiceId,
+    /// Our queue pair.
+    pub local_qpn: Qpn,
+    /// The PSN of the first request that the peer sends us.
+    pub starting_psn: Psn,
+    /// RDMA reads and atomics that we accept at a time.
+    pub responder_resources: u8,
+    /// RDMA reads and atomics that we will have outstanding.
+    pub initiator_depth: u8,
+    /// Whether our acknowledgements carry credits.
+    pub end_to_end_flow_control: bool,
+    /// How often the peer shall retry.
+    pub retry_count: RetryCount,
+    /// How often the peer shall retry after receiver-not-ready; 7 without end.
+    pub rnr_retry_count: RetryCount,
+    /// Whether our queue pair takes its receives from a shared queue.
+    pub srq: bool,
+    /// The path MTU.
+    pub path_mtu: Mtu,
+    /// How long a packet can be under way, one direction.
+    pub packet_life_time: IbTimeout,
+    /// The acknowledgement timeout that the peer's queue pair shall use; [`ack_timeout`](crate::ack_timeout) computes it.
+    pub local_ack_timeout: IbTimeout,
+    /// The partition.
+    pub pkey: PKey,
+    /// Private data, up to 92 bytes. For the RDMA CM it begins with the IP CM header.
+    pub private_data: Vec<u8>,
+    /// How long each side's CM may take to answer a message.
+    pub response_timeout: IbTimeout,
+    /// How often a message that is not answered is repeated, at most 15.
+    pub max_cm_retries: u8,
+    /// When to give up even if retries remain, counted from the call. `None`: when the retries are used up.
+    pub deadline: Option<Duration>,
+}
+
+impl ConnectParams {
+    /// The defaults of the RDMA CM over RoCE for everything but the path, the service, the queue pair and its PSN.
+    #[must_use]
+    pub fn new(
+        av: AddressVector,
+        service_id: ServiceId,
+        local_qpn: Qpn,
+        starting_psn: Psn,
+    ) -> Self {
+        Self {
+            av,
+            service_id,
+            local_qpn,
+            starting_psn,
+            responder_resources: 0,
+            initiator_depth: 0,
+            end_to_end_flow_control: false,
+            retry_count: RetryCount::MAX,
+            rnr_retry_count: RetryCount::MAX,
+            srq: false,
+            path_mtu: Mtu::MTU_1024,
+            packet_life_time: IbTimeout::truncate(16),
+            local_ack_timeout: IbTimeout::truncate(17),
+            pkey: PKey::DEFAULT,
+            private_data: Vec::new(),
+            response_timeout: IbTimeout::truncate(20),
+            max_cm_retries: 15,
+            deadline: None,
+        }
+    }
+}
+
+/// What [`accept`](crate::Cm::accept) puts into the REP.
+#[derive(Clone, Debug)]
+pub struct AcceptParams {
+    /// Our queue pair.
+    pub local_qpn: Qpn,
+    /// The PSN of the first request that the peer sends us.
+    pub starting_psn: Psn,
+    /// RDMA reads and atomics that we accept at a time.
+    pub responder_resources: u8,
+    /// RDMA reads and atomics that we will have outstanding.
+    pub initiator_depth: u8,
+    /// Whether our acknowledgements carry credits.
+    pub end_to_end_flow_control: bool,
+    /// How often the peer shall retry after receiver-not-ready; 7 without end.
+    pub rnr_retry_count: RetryCount,
+    /// Whether our queue pair takes its receives from a shared queue.
+    pub srq: bool,
+    /// How long our CA may take to acknowledge.
+    pub target_ack_delay: IbTimeout,
+    /// Private data, up to 196 bytes.
+    pub private_data: Vec<u8>,
+}
+
+impl AcceptParams {
+    /// The defaults of the RDMA CM for everything but the queue pair and its PSN.
+    #[must_use]
+    pub fn new(local_qpn: Qpn, starting_psn: Psn) -> Self {
+        Self {
+            local_qpn,
+            starting_psn,
+            responder_resources: 0,
+            initiator_depth: 0,
+            end_to_end_flow_control: false,
+            rnr_retry_count: RetryCount::MAX,
+            srq: false,
+            target_ack_delay: IbTimeout::truncate(15),
+            private_data: Vec::new(),
+        }
+    }
+}
