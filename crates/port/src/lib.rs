@@ -59,3 +59,6 @@ pub const SLOTS: usize = 256;
 pub const SERVICE_SLOT: u8 = 0;
 /// The slot that is never assigned, because QP number 0xFFFFFF means multicast.
 pub const SPARE_SLOT: u8 = 255;
+
+#[cfg(test)]
+mod tests;

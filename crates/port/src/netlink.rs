@@ -7,4 +7,4 @@ mod socket;
 pub(crate) use interface::kernel_soft_roce;
 pub use interface::{Address, Interface, interfaces};
 pub use route::{Route, RouteError, RouteQuery, default_route_interface, route};
-pub use socket::Monitor;
+pub use socket::{Monitor, bring_up};

@@ -47,7 +47,10 @@ impl UdpSlots {
     /// Port taken, with its owner; no IP; too few descriptors.
     pub fn open() -> Result<Self, SlotsError> {
         raise_descriptor_limit()?;
-        let ipv6 = probe()?;
+        Self::group(probe()?)
+    }
+
+    fn group(ipv6: bool) -> Result<Self, SlotsError> {
         let mut slots = Self {
             ipv6,
             sockets: Vec::with_capacity(SLOTS),

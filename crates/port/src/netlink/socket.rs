@@ -1,9 +1,10 @@
 //! Requests and answers over a netlink socket, and a socket that tells of changes.
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
@@ -12,18 +13,32 @@ use rustix::net::{
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// Brings an interface up. Needs the right to administer the network namespace, which the creator of a namespace of
+/// one's own (`unshare -rn`) has: there even the loopback interface starts down.
+///
+/// # Errors
+/// `EPERM` without that right, `ENODEV` for an index that does not exist.
+pub fn bring_up(interface: u32) -> io::Result<()> {
+    let mut link = LinkMessage::default();
+    link.header.index = interface;
+    link.header.flags = LinkFlags::Up;
+    link.header.change_mask = LinkFlags::Up;
+    ask_with(RouteNetlinkMessage::SetLink(link), NLM_F_ACK).map(drop)
+}
+
 /// Sends one request and collects the answer's messages.
 pub(super) fn ask(
     message: RouteNetlinkMessage,
     dump: bool,
 ) -> io::Result<Vec<RouteNetlinkMessage>> {
+    ask_with(message, if dump { NLM_F_DUMP } else { 0 })
+}
+
+fn ask_with(message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
     let socket = open()?;
     let mut header = NetlinkHeader::default();
-    header.flags = if dump {
-        NLM_F_REQUEST | NLM_F_DUMP
-    } else {
-        NLM_F_REQUEST
-    };
+    header.flags = NLM_F_REQUEST | flags;
+    let dump = flags & NLM_F_DUMP == NLM_F_DUMP;
     header.sequence_number = SEQUENCE;
     let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
     request.finalize();

@@ -1,1 +1,369 @@
+//! On the real port, each test in a network namespace of its own.
 
+use super::*;
+use crate::tests::namespace::in_own_namespace;
+use crate::{ForwardToken, Port, UdpPort};
+use oarlock_wire::{AddressVector, Gid};
+use std::net::UdpSocket;
+
+const TOKEN: ForwardToken = ForwardToken(0x0123_4567_89AB_CDEF);
+
+/// A slot's endpoint with a copy of the group's socket, as a borrower has it.
+fn borrow(slots: &UdpSlots, slot: u8) -> Port {
+    let socket = slots.socket(slot).unwrap().try_clone_to_owned().unwrap();
+    Port::Udp(UdpPort::new(slot, socket, TOKEN).unwrap())
+}
+
+/// A packet to a queue pair of `slot`: opcode SEND ONLY, `mark` as payload.
+fn packet(slot: u8, mark: u32) -> Vec<u8> {
+    let mut packet = vec![0x04, 0, 0xFF, 0xFF, 0, slot, 0, 7, 0, 0, 0, 0];
+    packet.extend(mark.to_be_bytes());
+    packet
+}
+
+fn marks(port: &Port, want: usize) -> Vec<(AddressVector, u32)> {
+    let mut batch = Batch::default();
+    let mut found = Vec::new();
+    // Loopback delivers before the sending call returns; a few rounds more cost nothing.
+    for _ in 0..1000 {
+        port.recv(&mut batch).unwrap();
+        found.extend(
+            batch
+                .iter()
+                .map(|(av, bytes)| (av, u32::from_be_bytes(bytes[12..16].try_into().unwrap()))),
+        );
+        if found.len() >= want {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    found
+}
+
+fn path(local: &str, remote: &str) -> AddressVector {
+    let gid = |text: &str| Gid::from_ip(text.parse().unwrap());
+    AddressVector::new(gid(local), gid(remote))
+}
+
+fn counter(port: &Port, name: &str) -> u64 {
+    port.counters()
+        .iter()
+        .find(|(n, _)| *n == name)
+        .unwrap_or_else(|| panic!("no counter {name}"))
+        .1
+}
+
+#[test]
+fn every_slot_gets_its_packets_and_renewal_keeps_the_order() {
+    in_own_namespace(
+        "slots::tests::every_slot_gets_its_packets_and_renewal_keeps_the_order",
+        || {
+            let mut slots = UdpSlots::open().unwrap();
+            let check = |slots: &UdpSlots, round: u32| {
+                let sender = borrow(slots, 0);
+                for (local, remote) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1")] {
+                    let av = path(local, remote);
+                    for slot in [0u8, 1, 2, 7, 128, 253, 254] {
+                        let port = borrow(slots, slot);
+                        for i in 0..64 {
+                            sender.send(&av, &packet(slot, round << 16 | i)).unwrap();
+                        }
+                        let found = marks(&port, 64);
+                        let expected: Vec<u32> = (0..64).map(|i| round << 16 | i).collect();
+                        assert_eq!(
+                            found.iter().map(|(_, mark)| *mark).collect::<Vec<_>>(),
+                            expected,
+                            "slot {slot}"
+                        );
+                        assert!(found.iter().all(|(seen, _)| seen.local == av.local && seen.remote == av.remote));
+                        for bad in [
+                            "icrc_bad",
+                            "foreign_qp",
+                            "truncated",
+                            "no_address",
+                            "not_rocev2",
+                        ] {
+                            assert_eq!(counter(&port, bad), 0, "slot {slot}: {bad}");
+                        }
+                    }
+                }
+            };
+            check(&slots, 0);
+            for (round, slot) in (1..).zip([7u8, 254, 1, 1, 128]) {
+                // Something is left in the slot by its last borrower, and in the spare by a multicast.
+                borrow(&slots, 0)
+                    .send(&path("127.0.0.1", "127.0.0.1"), &packet(slot, 0xDEAD))
+                    .unwrap();
+                borrow(&slots, 0)
+                    .send(&path("127.0.0.1", "127.0.0.1"), &packet(255, 0xDEAD))
+                    .unwrap();
+                assert_eq!(slots.renew(slot).unwrap(), Renewal::Ready);
+                check(&slots, round);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_slot_whose_borrower_left_a_copy_is_renewed_when_the_copy_goes() {
+    in_own_namespace(
+        "slots::tests::a_slot_whose_borrower_left_a_copy_is_renewed_when_the_copy_goes",
+        || {
+            let mut slots = UdpSlots::open().unwrap();
+            let copy = borrow(&slots, 5);
+            assert_eq!(slots.renew(5).unwrap(), Renewal::Held);
+            assert!(slots.socket(5).is_none());
+            // Other slots are renewed and steered as ever.
+            assert_eq!(slots.renew(9).unwrap(), Renewal::Ready);
+            let av = path("::1", "::1");
+            for slot in [4u8, 6, 9, 254] {
+                borrow(&slots, 0).send(&av, &packet(slot, 1)).unwrap();
+                assert_eq!(marks(&borrow(&slots, slot), 1).len(), 1, "slot {slot}");
+            }
+            drop(copy);
+            slots.settle().unwrap();
+            for slot in [4u8, 5, 6, 9, 254, 255] {
+                borrow(&slots, 0).send(&av, &packet(slot, 2)).unwrap();
+                assert_eq!(marks(&borrow(&slots, slot), 1).len(), 1, "slot {slot}");
+            }
+        },
+    );
+}
+
+#[test]
+fn the_port_of_another_program_is_reported_with_its_owner() {
+    in_own_namespace(
+        "slots::tests::the_port_of_another_program_is_reported_with_its_owner",
+        || {
+            let other = UdpSocket::bind("127.0.0.1:4791").unwrap();
+            let error = UdpSlots::open().unwrap_err();
+            let pid = std::process::id();
+            assert!(
+                matches!(&error, SlotsError::PortTaken { owner: crate::PortOwner::Process { pid: p, .. } } if *p == pid)
+            );
+            assert!(
+                error
+                    .to_string()
+                    .contains("UDP port 4791 is taken by process"),
+                "{error}"
+            );
+            drop(other);
+            let first = UdpSlots::open().unwrap();
+            assert!(
+                matches!(UdpSlots::open(), Err(SlotsError::PortTaken { .. })),
+                "a second group must not join the first"
+            );
+            drop(first);
+        },
+    );
+}
+
+#[test]
+fn too_few_descriptors_are_reported_with_the_remedy() {
+    in_own_namespace(
+        "slots::tests::too_few_descriptors_are_reported_with_the_remedy",
+        || {
+            setrlimit(
+                Resource::Nofile,
+                Rlimit {
+                    current: Some(100),
+                    maximum: Some(100),
+                },
+            )
+            .unwrap();
+            let error = UdpSlots::open().unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    SlotsError::Descriptors {
+                        limit: 100,
+                        needed: 512
+                    }
+                ),
+                "{error}"
+            );
+            assert!(error.to_string().contains("ulimit -Hn 512"), "{error}");
+        },
+    );
+}
+
+#[test]
+fn a_burst_arrives_whole_with_right_icrcs_over_both_families() {
+    in_own_namespace(
+        "slots::tests::a_burst_arrives_whole_with_right_icrcs_over_both_families",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            let (sender, receiver) = (borrow(&slots, 1), borrow(&slots, 2));
+            for (local, remote) in [
+                ("127.0.0.1", "127.0.0.1"),
+                ("::1", "::1"),
+                ("127.0.0.1", "127.0.0.5"),
+            ] {
+                let mut run = Vec::new();
+                for i in 0..20 {
+                    run.extend(packet(2, i));
+                    run.extend([0; 4]);
+                }
+                // The last segment may be shorter.
+                run.truncate(run.len() - 4);
+                sender.send_run(&path(local, remote), &mut run, 20).unwrap();
+                let mut batch = Batch::default();
+                let mut lengths = Vec::new();
+                for _ in 0..1000 {
+                    receiver.recv(&mut batch).unwrap();
+                    lengths.extend(batch.iter().map(|(_, bytes)| bytes.len()));
+                }
+                let mut expected = vec![16; 19];
+                expected.push(12);
+                assert_eq!(lengths, expected, "{local} to {remote}");
+            }
+            assert_eq!(counter(&receiver, "icrc_bad"), 0);
+        },
+    );
+}
+
+#[test]
+fn packets_of_two_slots_in_one_burst_are_handed_on_with_their_addresses() {
+    in_own_namespace(
+        "slots::tests::packets_of_two_slots_in_one_burst_are_handed_on_with_their_addresses",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            let (sender, two, three) = (borrow(&slots, 1), borrow(&slots, 2), borrow(&slots, 3));
+            for (local, remote) in [("127.0.0.1", "127.0.0.5"), ("::1", "::1")] {
+                let mut run = Vec::new();
+                for i in 0..10 {
+                    run.extend(packet(2 + (i % 2) as u8, i));
+                    run.extend([0; 4]);
+                }
+                let av = path(local, remote);
+                sender.send_run(&av, &mut run, 20).unwrap();
+                assert_eq!(
+                    marks(&two, 5)
+                        .iter()
+                        .map(|(_, mark)| *mark)
+                        .collect::<Vec<_>>(),
+                    [0, 2, 4, 6, 8]
+                );
+                let handed_on = marks(&three, 5);
+                assert_eq!(
+                    handed_on.iter().map(|(_, mark)| *mark).collect::<Vec<_>>(),
+                    [1, 3, 5, 7, 9]
+                );
+                assert!(
+                    handed_on
+                        .iter()
+                        .all(|(seen, _)| seen.local == av.remote && seen.remote == av.local)
+                );
+            }
+            assert_eq!(
+                (counter(&two, "foreign_qp"), counter(&two, "forwarded")),
+                (10, 10)
+            );
+            assert_eq!(counter(&three, "forward_received"), 10);
+            // A forged one, without the token, is counted and dropped.
+            let mut forged = vec![0xFF, 0, 0, 0, 0, 3, 0, 7];
+            forged.extend([0; 80]);
+            UdpSocket::bind("127.0.0.1:0")
+                .unwrap()
+                .send_to(&forged, "127.0.0.1:4791")
+                .unwrap();
+            assert!(marks(&three, 1).is_empty());
+            assert_eq!(counter(&three, "forward_bad"), 1);
+        },
+    );
+}
+
+#[test]
+fn what_is_not_a_packet_or_damaged_is_counted_and_dropped() {
+    in_own_namespace(
+        "slots::tests::what_is_not_a_packet_or_damaged_is_counted_and_dropped",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            let service = borrow(&slots, 0);
+            let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+            for len in [0, 1, 7, 8, 15] {
+                other.send_to(&vec![0; len], "127.0.0.1:4791").unwrap();
+            }
+            other.send_to(&[0; 64], "127.0.0.1:4791").unwrap();
+            assert!(marks(&service, 1).is_empty());
+            assert_eq!(counter(&service, "not_rocev2"), 5);
+            assert_eq!(counter(&service, "icrc_bad"), 1);
+        },
+    );
+}
+
+#[test]
+fn a_capture_holds_each_packet_between_two_programs_once_and_as_on_the_wire() {
+    in_own_namespace(
+        "slots::tests::a_capture_holds_each_packet_between_two_programs_once_and_as_on_the_wire",
+        || {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let slots = UdpSlots::open().unwrap();
+            let (one, two) = (borrow(&slots, 1), borrow(&slots, 2));
+            let capture = crate::pcap::Capture::create(file.path()).unwrap();
+            one.tap(Some(capture.clone()));
+            two.tap(Some(crate::pcap::Capture::append(file.path()).unwrap()));
+            one.send(&path("127.0.0.1", "127.0.0.1"), &packet(2, 1))
+                .unwrap();
+            two.send(&path("::1", "::1"), &packet(1, 2)).unwrap();
+            assert_eq!((marks(&two, 1).len(), marks(&one, 1).len()), (1, 1));
+            let mut reader =
+                crate::pcap::Reader::new(std::fs::File::open(file.path()).unwrap()).unwrap();
+            let mut seen = Vec::new();
+            while let Some(record) = reader.next_record().unwrap() {
+                let datagram = record.datagram().unwrap();
+                assert_eq!(datagram.destination.port(), 4791);
+                assert!(datagram.source.port() >= 0xC000);
+                assert_eq!(datagram.identification, 0);
+                seen.push(u32::from_be_bytes(
+                    datagram.payload[12..16].try_into().unwrap(),
+                ));
+            }
+            assert_eq!(seen, [1, 2]);
+        },
+    );
+}
+
+/// R-ADDR-1 rests on it where IPv6 is off: the port is had and used over IPv4 alone.
+#[test]
+fn without_ipv6_the_port_works_over_ipv4() {
+    in_own_namespace(
+        "slots::tests::without_ipv6_the_port_works_over_ipv4",
+        || {
+            let mut slots = UdpSlots::group(false).unwrap();
+            assert_eq!(slots.renew(2).unwrap(), Renewal::Ready);
+            let (one, two) = (borrow(&slots, 1), borrow(&slots, 2));
+            let av = path("127.0.0.1", "127.0.0.1");
+            one.send(&av, &packet(2, 77)).unwrap();
+            assert_eq!(
+                marks(&two, 1),
+                [(
+                    AddressVector {
+                        hop_limit: 64,
+                        ..av
+                    },
+                    77
+                )]
+            );
+            let error = one.send(&path("::1", "::1"), &packet(2, 77)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EAFNOSUPPORT));
+        },
+    );
+}
+
+#[test]
+fn traffic_class_and_hop_limit_arrive() {
+    in_own_namespace("slots::tests::traffic_class_and_hop_limit_arrive", || {
+        let slots = UdpSlots::open().unwrap();
+        let (one, two) = (borrow(&slots, 1), borrow(&slots, 2));
+        for address in ["127.0.0.1", "::1"] {
+            let av = AddressVector {
+                traffic_class: 0x68,
+                hop_limit: 7,
+                ..path(address, address)
+            };
+            one.send(&av, &packet(2, 1)).unwrap();
+            assert_eq!(marks(&two, 1), [(av, 1)]);
+        }
+    });
+}

@@ -86,7 +86,7 @@ pub(crate) fn receive_many(
             source: unsafe { address(&names[i], header.msg_namelen as usize) },
             ..Received::default()
         };
-        let length = (header.msg_controllen as usize).min(CONTROL_LEN);
+        let length = header.msg_controllen.min(CONTROL_LEN);
         // SAFETY: the kernel has written `msg_controllen` bytes of the control area, at most its size.
         let control =
             unsafe { std::slice::from_raw_parts(controls[i].0.as_ptr().cast::<u8>(), length) };

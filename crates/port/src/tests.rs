@@ -1,0 +1,3 @@
+//! Support for the tests.
+
+pub(crate) mod namespace;
