@@ -1,0 +1,216 @@
+//! What is kept for one identifier.
+
+use crate::channel::Place;
+use crate::lookup::LookupToken;
+use crate::ports::Claim;
+use crate::{ChannelId, Id, Path, QpType, State};
+use oarlock_cm::ConnId;
+use oarlock_wire::{AddressVector, IbTimeout, PortSpace, Psn, Qpn, RetryCount, Time};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Identifier {
+    pub(crate) channel: ChannelId,
+    pub(crate) context: u64,
+    pub(crate) port_space: PortSpace,
+    pub(crate) qp_type: QpType,
+    pub(crate) state: State,
+    pub(crate) standing: Standing,
+    pub(crate) options: Options,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    /// The port that stands in the port table. Children share their listener's port without standing there.
+    pub(crate) bound_port: Option<u16>,
+    pub(crate) device: Option<u32>,
+    pub(crate) lookup: Option<PendingLookup>,
+    pub(crate) resolution: Option<Resolution>,
+    pub(crate) path: Option<Path>,
+    pub(crate) listening: Option<Listening>,
+    pub(crate) connection: Option<Connection>,
+    /// The PSN of the first packet that this side expects.
+    pub(crate) starting_psn: Psn,
+    /// Where this identifier's events stand on its channel, in order.
+    pub(crate) queued: VecDeque<Place>,
+    pub(crate) reported: u32,
+}
+
+impl Identifier {
+    pub(crate) fn new(
+        channel: ChannelId,
+        port_space: PortSpace,
+        qp_type: QpType,
+        context: u64,
+        starting_psn: Psn,
+    ) -> Self {
+        Self {
+            channel,
+            context,
+            port_space,
+            qp_type,
+            state: State::Idle,
+            standing: Standing::Reporting,
+            options: Options::default(),
+            local: None,
+            remote: None,
+            bound_port: None,
+            device: None,
+            lookup: None,
+            resolution: None,
+            path: None,
+            listening: None,
+            connection: None,
+            starting_psn,
+            queued: VecDeque::new(),
+            reported: 0,
+        }
+    }
+
+    /// What the identifier holds in the port table.
+    pub(crate) fn claim(&self) -> Option<Claim> {
+        Some(Claim {
+            address: self.local?,
+            destination: self.remote,
+            reuse_addr: self.options.reuse_addr,
+            af_only: self.options.af_only,
+        })
+    }
+}
+
+/// Whether an identifier exists for the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// Its connection request waits on the channel; the caller does not know it yet. Always on its listener's channel.
+    Undelivered { listener: Id },
+    /// The caller knows it and has not accepted: its events are dropped.
+    Unaccepted,
+    /// Its events are reported.
+    Reporting,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Options {
+    pub(crate) type_of_service: Option<u8>,
+    pub(crate) reuse_addr: bool,
+    pub(crate) af_only: bool,
+    /// Whether `af_only` was set by the caller, so that binding keeps it.
+    pub(crate) af_only_set: bool,
+    pub(crate) ack_timeout: Option<IbTimeout>,
+    pub(crate) min_rnr_timer: Option<u8>,
+    pub(crate) cm_response_timeout: Option<IbTimeout>,
+    pub(crate) max_cm_retries: Option<u8>,
+    pub(crate) connect_deadline: Option<Option<Duration>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingLookup {
+    pub(crate) token: LookupToken,
+    pub(crate) deadline: Time,
+}
+
+/// What address resolution found, to which the connection keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resolution {
+    /// Without flow label and traffic class, which come with the path.
+    pub(crate) av: AddressVector,
+    /// In bytes.
+    pub(crate) link_mtu: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listening {
+    pub(crate) backlog: usize,
+    pub(crate) waiting: usize,
+    pub(crate) overflows: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connection {
+    pub(crate) cm: ConnId,
+    /// Rejected by either side or unreachable: nothing more comes of it.
+    pub(crate) is_over: bool,
+    pub(crate) role: Role,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    Active {
+        asked: Asked,
+        response: Option<Response>,
+    },
+    Passive {
+        request: Request,
+        answer: Option<Answer>,
+    },
+}
+
+/// What `connect` asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) qpn: Qpn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: RetryCount,
+}
+
+/// What the peer's REP said, in our view and clamped to what was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Response {
+    pub(crate) qpn: Qpn,
+    pub(crate) starting_psn: Psn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) rnr_retry_count: RetryCount,
+    pub(crate) target_ack_delay: IbTimeout,
+}
+
+/// What the peer's REQ said, in our view and clamped to what the device can do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) qpn: Qpn,
+    pub(crate) starting_psn: Psn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: RetryCount,
+    pub(crate) rnr_retry_count: RetryCount,
+}
+
+/// What `accept` answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) qpn: Qpn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) rnr_retry_count: RetryCount,
+}
+
+impl Role {
+    pub(crate) fn local_qpn(&self) -> Option<Qpn> {
+        match self {
+            Self::Active { asked, .. } => Some(asked.qpn),
+            Self::Passive { answer, .. } => answer.map(|answer| answer.qpn),
+        }
+    }
+
+    pub(crate) fn remote_qpn(&self) -> Option<Qpn> {
+        match self {
+            Self::Active { response, .. } => response.map(|response| response.qpn),
+            Self::Passive { request, .. } => Some(request.qpn),
+        }
+    }
+
+    /// The number of reads and atomics to answer at a time, as far as it is known.
+    pub(crate) fn responder_resources(&self) -> u8 {
+        match self {
+            Self::Active { asked, response } => response
+                .map_or(asked.responder_resources, |response| {
+                    response.responder_resources
+                }),
+            Self::Passive { request, answer } => answer
+                .map_or(request.responder_resources, |answer| {
+                    answer.responder_resources
+                }),
+        }
+    }
+}

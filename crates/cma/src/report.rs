@@ -1,0 +1,210 @@
+//! What the IB CM says, and what becomes of it on the channel.
+//!
+//! | IB CM | reported | status |
+//! |---|---|---|
+//! | REQ on a listener | CONNECT_REQUEST | 0 |
+//! | REP | CONNECT_RESPONSE | 0 |
+//! | RTU, or established by the first packet | ESTABLISHED | 0 |
+//! | REQ or REP not answered | UNREACHABLE | -110 |
+//! | REJ | REJECTED | its reason |
+//! | DREQ, DREP | DISCONNECTED, once | 0 |
+//! | DREQ not answered | DISCONNECTED, once | -110 |
+//! | TIMEWAIT is over | TIMEWAIT_EXIT, after DISCONNECTED only | 0 |
+//! | MRA | nothing | |
+
+use crate::identifier::{Response, Role, Standing};
+use crate::{
+    Cma, ConnEventParam, Counter, Errno, Event, EventKind, Id, ReceivedPrivateData, State,
+};
+use oarlock_cm::ConnId;
+use oarlock_wire::{Rej, Rep, Time};
+
+impl Cma {
+    /// Takes everything that the IB CM has to say. Called after every input.
+    pub(crate) fn pump(&mut self, now: Time) {
+        use oarlock_cm::Event as Said;
+        while let Some(said) = self.cm.poll_event() {
+            match said {
+                Said::ReqReceived {
+                    id,
+                    listener,
+                    av,
+                    req,
+                } => self.on_request(now, id, listener, &av, &req),
+                Said::RepReceived { id, rep } => self.on_response(now, id, &rep),
+                Said::RtuReceived { id, .. } | Said::UserEstablished { id } => {
+                    self.report_of(id, State::Connect, EventKind::ESTABLISHED, 0);
+                }
+                Said::ReqError { id } | Said::RepError { id } => {
+                    self.on_end(
+                        id,
+                        EventKind::UNREACHABLE,
+                        Errno::ETIMEDOUT.as_status(),
+                        ConnEventParam::default(),
+                    );
+                }
+                Said::RejReceived { id, rej } => self.on_rejection(id, &rej),
+                Said::DreqReceived { id, .. } | Said::DrepReceived { id, .. } => {
+                    self.on_disconnect(id, 0)
+                }
+                Said::DreqError { id } => self.on_disconnect(id, Errno::ETIMEDOUT.as_status()),
+                Said::TimewaitExit { id } => {
+                    self.report_of(id, State::Disconnect, EventKind::TIMEWAIT_EXIT, 0);
+                }
+                // The IB CM waits longer by itself; what a newer one may say beyond this has no event either.
+                _ => {}
+            }
+        }
+    }
+
+    fn on_response(&mut self, now: Time, cm: ConnId, rep: &Rep) {
+        let Some(id) = self.in_state(cm, State::Connect) else {
+            return;
+        };
+        let Some(ident) = self.ids.get(id.into()) else {
+            return;
+        };
+        let device = ident.device.and_then(|index| self.devices.get(index));
+        let limits = device.map(|device| device.limits).unwrap_or_default();
+        let Some(connection) = ident.connection else {
+            return;
+        };
+        let Role::Active {
+            asked,
+            response: None,
+        } = connection.role
+        else {
+            self.counters.count(Counter::EventsDroppedState);
+            return;
+        };
+        // A response may not grant more than was asked for, nor more than the device can do.
+        let response = Response {
+            qpn: rep.local_qpn,
+            starting_psn: rep.starting_psn,
+            responder_resources: self.clamp(
+                rep.initiator_depth,
+                asked.responder_resources.min(limits.max_qp_rd_atom),
+            ),
+            initiator_depth: self.clamp(
+                rep.responder_resources,
+                asked.initiator_depth.min(limits.max_qp_init_rd_atom),
+            ),
+            rnr_retry_count: rep.rnr_retry_count,
+            target_ack_delay: rep.target_ack_delay,
+        };
+        if let Some(connection) = self
+            .ids
+            .get_mut(id.into())
+            .and_then(|ident| ident.connection.as_mut())
+        {
+            connection.role = Role::Active {
+                asked,
+                response: Some(response),
+            };
+        }
+        let param = ConnEventParam {
+            private_data: Some(ReceivedPrivateData::new(rep.private_data.as_bytes())),
+            responder_resources: response.responder_resources,
+            initiator_depth: response.initiator_depth,
+            flow_control: rep.end_to_end_flow_control,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            qpn: rep.local_qpn,
+            ..ConnEventParam::default()
+        };
+        self.report_with(id, EventKind::CONNECT_RESPONSE, 0, param);
+        self.ask_for_patience(now, cm);
+    }
+
+    /// Lets the IB CM answer a duplicate of the message with an MRA: the user may take its time.
+    pub(crate) fn ask_for_patience(&mut self, now: Time, cm: ConnId) {
+        // Refused only if the message has been answered in the meantime, when there is nothing left to wait for.
+        let _armed = self.cm.send_mra(now, cm, self.config.mra_service_timeout);
+    }
+
+    fn on_rejection(&mut self, cm: ConnId, rej: &Rej) {
+        let param = ConnEventParam {
+            private_data: Some(ReceivedPrivateData::new(rej.private_data.as_bytes())),
+            ..ConnEventParam::default()
+        };
+        self.on_end(cm, EventKind::REJECTED, i32::from(rej.reason.0), param);
+    }
+
+    /// The connection did not come about, or is no more, without a DREQ.
+    fn on_end(&mut self, cm: ConnId, kind: EventKind, status: i32, param: ConnEventParam) {
+        let Some(id) = self.in_state(cm, State::Connect) else {
+            return;
+        };
+        self.end_connection(id);
+        self.report_with(id, kind, status, param);
+    }
+
+    fn on_disconnect(&mut self, cm: ConnId, status: i32) {
+        let Some(id) = self.in_state(cm, State::Connect) else {
+            return;
+        };
+        if let Some(ident) = self.ids.get_mut(id.into()) {
+            ident.state = State::Disconnect;
+        }
+        self.report(id, EventKind::DISCONNECTED, status);
+    }
+
+    fn report_of(&mut self, cm: ConnId, wanted: State, kind: EventKind, status: i32) {
+        if let Some(id) = self.in_state(cm, wanted) {
+            self.report(id, kind, status);
+        }
+    }
+
+    /// The identifier of a connection, if it is in the state for which an event has a meaning.
+    fn in_state(&mut self, cm: ConnId, wanted: State) -> Option<Id> {
+        let id = self.by_connection.get(&cm).copied();
+        let fits = |id: &Id| {
+            let ident = self.ids.get((*id).into());
+            ident.is_some_and(|ident| {
+                ident.state == wanted
+                    && ident
+                        .connection
+                        .is_some_and(|connection| !connection.is_over)
+            })
+        };
+        let found = id.filter(fits);
+        if found.is_none() {
+            self.counters.count(Counter::EventsDroppedState);
+        }
+        found
+    }
+
+    /// Reports an event without parameters.
+    pub(crate) fn report(&mut self, id: Id, kind: EventKind, status: i32) {
+        self.report_with(id, kind, status, ConnEventParam::default());
+    }
+
+    fn report_with(&mut self, id: Id, kind: EventKind, status: i32, param: ConnEventParam) {
+        let Some(ident) = self.ids.get(id.into()) else {
+            return;
+        };
+        if ident.standing != Standing::Reporting {
+            self.counters.count(Counter::EventsDroppedUnaccepted);
+            return;
+        }
+        let event = Event {
+            id,
+            listen_id: None,
+            context: ident.context,
+            kind,
+            status,
+            param,
+        };
+        self.enqueue(id, event);
+    }
+
+    /// Puts an event at the tail of its owner's channel.
+    pub(crate) fn enqueue(&mut self, owner: Id, event: Event) {
+        let Some(ident) = self.ids.get_mut(owner.into()) else {
+            return;
+        };
+        if let Some(place) = self.channels.push(ident.channel, event) {
+            ident.queued.push_back(place);
+        }
+    }
+}
