@@ -41,7 +41,7 @@ pub mod ip_cm;
 pub mod layout;
 pub mod mad;
 pub mod packet;
-mod pretty;
+pub mod pretty;
 pub mod time;
 pub mod units;
 

@@ -10,10 +10,6 @@ use core::fmt;
 /// Any CM message that we implement.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "no allocation here; every message is one 256-byte datagram"
-)]
 pub enum CmMessage {
     /// Request for communication.
     Req(Req),

@@ -40,7 +40,7 @@ pub struct Rep {
     pub vendor_id: u32,
     /// The sender's EE context, 24 bits; of use to reliable datagrams only.
     pub local_eecn: u32,
-    /// The PSN of the first request that the receiver must expect from the sender.
+    /// The PSN of the first request that goes to the sender: the receiver begins sending with it.
     pub starting_psn: Psn,
     /// RDMA reads and atomics that the sender accepts at a time.
     pub responder_resources: u8,

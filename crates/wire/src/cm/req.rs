@@ -71,7 +71,7 @@ pub struct Req {
     pub transport_service: TransportService,
     /// Whether the sender's acknowledgements carry credits.
     pub end_to_end_flow_control: bool,
-    /// The PSN of the first request that the receiver must expect from the sender.
+    /// The PSN of the first request that goes to the sender: the receiver begins sending with it.
     pub starting_psn: Psn,
     /// How long the sender's CM may take to answer.
     pub local_cm_response_timeout: IbTimeout,

@@ -87,20 +87,12 @@ narrow! {
 impl Psn {
     /// The PSN `count` packets later.
     #[must_use]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the right-hand side is a count, and the sum wraps"
-    )]
     pub const fn add(self, count: u32) -> Self {
         Self::truncate(self.0.wrapping_add(count))
     }
 
     /// The PSN `count` packets earlier.
     #[must_use]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "the right-hand side is a count, and the difference wraps"
-    )]
     pub const fn sub(self, count: u32) -> Self {
         Self::truncate(self.0.wrapping_sub(count))
     }

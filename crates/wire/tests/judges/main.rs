@@ -1,0 +1,9 @@
+//! Judges of the wire formats: recorded exchanges between two Linux kernels, a packet dissector, an independent ICRC program,
+//! and bytes that nobody sane would send.
+
+mod capture;
+mod hand_read;
+mod icrc_program;
+mod robustness;
+mod round_trip;
+mod support;
