@@ -1,15 +1,17 @@
 //! An opened device: its description, its tables of memory regions, its events.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use oarlock_wire::{Gid, Guid, IbTimeout, Mtu};
 
+use crate::cq::CqShared;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::event::AsyncEvent;
+use crate::locks::lock;
 use crate::mr::RegionTable;
 use crate::queue::EventQueue;
 
@@ -90,7 +92,9 @@ pub struct Context {
     regions: Arc<RegionTable>,
     events: EventQueue<AsyncEvent>,
     pds: AtomicU32,
-    cqs: AtomicU64,
+    next_cq: AtomicU64,
+    /// Whom to wake when the service is gone.
+    cqs: Mutex<Vec<Weak<CqShared>>>,
 }
 
 impl Context {
@@ -108,7 +112,8 @@ impl Context {
             regions: Arc::new(RegionTable::new()),
             events: EventQueue::new()?,
             pds: AtomicU32::new(0),
-            cqs: AtomicU64::new(0),
+            next_cq: AtomicU64::new(0),
+            cqs: Mutex::default(),
         });
         endpoint.core().enter_context(&context);
         Ok(context)
@@ -149,6 +154,24 @@ impl Context {
         self.events.as_fd()
     }
 
+    pub(crate) fn enter_cq(&self, cq: &Arc<CqShared>) {
+        let mut cqs = lock(&self.cqs);
+        // Pruned when it would grow, so that entering is cheap on average.
+        if cqs.len() == cqs.capacity() {
+            cqs.retain(|cq| cq.strong_count() > 0);
+        }
+        cqs.push(Arc::downgrade(cq));
+    }
+
+    /// The service is gone: tells whoever waits.
+    pub(crate) fn device_fatal(&self) {
+        self.raise(AsyncEvent::DeviceFatal);
+        let cqs: Vec<_> = lock(&self.cqs).iter().filter_map(Weak::upgrade).collect();
+        for cq in cqs {
+            cq.wake_waiters();
+        }
+    }
+
     pub(crate) fn raise(&self, event: AsyncEvent) {
         self.events.push(event);
     }
@@ -162,7 +185,7 @@ impl Context {
     }
 
     pub(crate) fn next_cq(&self) -> u64 {
-        self.cqs.fetch_add(1, Ordering::Relaxed)
+        self.next_cq.fetch_add(1, Ordering::Relaxed)
     }
 }
 

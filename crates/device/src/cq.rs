@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use oarlock_transport::Completion;
@@ -67,6 +67,8 @@ pub(crate) struct CqShared {
     context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
     state: Mutex<State>,
+    /// Wakes those in [`Cq::wait`].
+    filled: Condvar,
     /// Who must go to the error state on overrun.
     qps: Mutex<Vec<Weak<QpShared>>>,
     events_reported: AtomicU64,
@@ -76,6 +78,7 @@ pub(crate) struct CqShared {
 struct State {
     ring: VecDeque<Cqe>,
     armed: Option<Notify>,
+    waiters: usize,
     overrun: bool,
     closed: bool,
 }
@@ -126,13 +129,16 @@ impl Cq {
             state: Mutex::new(State {
                 ring: VecDeque::with_capacity(capacity.min(INITIAL_RING) as usize),
                 armed: None,
+                waiters: 0,
                 overrun: false,
                 closed: false,
             }),
+            filled: Condvar::new(),
             qps: Mutex::default(),
             events_reported: AtomicU64::new(0),
             events_acknowledged: AtomicU64::new(0),
         });
+        context.enter_cq(&shared);
         Ok(Self { shared })
     }
 
@@ -179,6 +185,23 @@ impl Cq {
             }),
             (taken, _) => Ok(taken),
         }
+    }
+
+    /// Sleeps until a completion is waiting or `timeout` has passed, whichever is first. Needs no
+    /// channel. May return early.
+    ///
+    /// # Errors
+    /// `DeviceFatal`: no completion is waiting, and none will come.
+    ///
+    /// # Blocking
+    /// That is what it is for.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let core = self.shared.context.endpoint().core();
+        // Somebody must receive while we sleep.
+        core.cq_armed();
+        let waited = self.shared.sleep(timeout);
+        core.cq_disarmed();
+        waited
     }
 
     /// Asks for one event on the channel at the next completion of this kind.
@@ -271,6 +294,9 @@ impl CqShared {
             completion,
             qp: Arc::clone(qp),
         });
+        if state.waiters > 0 {
+            self.filled.notify_one();
+        }
         if wanted {
             state.armed = None;
             core.cq_disarmed();
@@ -291,6 +317,38 @@ impl CqShared {
         channel.events.push(CqEvent { cq });
     }
 
+    fn sleep(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if !state.ring.is_empty() || state.overrun {
+            return Ok(());
+        }
+        // Looked at with the state locked: who sets it later wakes us (`wake_waiters`).
+        if self.context.endpoint().is_gone() {
+            return Err(Error::DeviceFatal);
+        }
+        state.waiters += 1;
+        let mut state = match timeout {
+            None => self
+                .filled
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                let waited = self.filled.wait_timeout(state, timeout);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.waiters -= 1;
+        Ok(())
+    }
+
+    /// Ends every [`Cq::wait`].
+    pub(crate) fn wake_waiters(&self) {
+        let state = lock(&self.state);
+        if state.waiters > 0 {
+            self.filled.notify_all();
+        }
+    }
+
     pub(crate) fn attach(&self, qp: &Arc<QpShared>) {
         let mut qps = lock(&self.qps);
         qps.retain(|qp| qp.strong_count() > 0);
@@ -300,12 +358,15 @@ impl CqShared {
     /// Tells the program of an overrun; returns the queue pairs that must fail.
     pub(crate) fn overrun(&self) -> Vec<Arc<QpShared>> {
         self.context.raise(AsyncEvent::CqOverrun(self.id));
-        // The program may be asleep on the channel.
-        let armed = lock(&self.state).armed.take();
-        if armed.is_some() {
-            self.context.endpoint().core().cq_disarmed();
-            self.report();
+        // The program may be asleep on the channel or in `wait`.
+        {
+            let mut state = lock(&self.state);
+            if state.armed.take().is_some() {
+                self.context.endpoint().core().cq_disarmed();
+                self.report();
+            }
         }
+        self.wake_waiters();
         lock(&self.qps).iter().filter_map(Weak::upgrade).collect()
     }
 

@@ -443,7 +443,7 @@ impl Core {
             .filter_map(Weak::upgrade)
             .collect();
         for context in contexts {
-            context.raise(AsyncEvent::DeviceFatal);
+            context.device_fatal();
         }
     }
 

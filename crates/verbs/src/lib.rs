@@ -1,1 +1,109 @@
-//! Safe verbs API.
+//! Verbs in safe Rust: contexts, protection domains, registered memory, completion queues and
+//! queue pairs of the soft RoCEv2 device.
+//!
+//! # Memory and safety
+//! A network card writes into a program's memory behind its back. In this API that memory cannot
+//! be reached meanwhile, and no `unsafe` is needed to use it:
+//!
+//! - Registered memory is allocated by the library ([`MemoryRegion`]) and handed out as
+//!   [`Buffer`]s, which never overlap and cannot be cloned. A buffer is the only way to its bytes.
+//! - [`QueuePair::post_recv`] and [`QueuePair::post_send`] take buffers *by value*. They come back
+//!   in the [`Completion`], or in the [`PostError`] if nothing was posted. In between no safe code
+//!   has anything that leads to the bytes:
+//!
+//!   ```compile_fail,E0382
+//!   # use oarlock_verbs::{Buffer, QueuePair};
+//!   fn read_too_early(qp: &QueuePair, buffer: Buffer) -> u8 {
+//!       qp.post_recv(1, buffer).unwrap();
+//!       buffer[0] // error[E0382]: borrow of moved value: `buffer`
+//!   }
+//!   ```
+//!   ```compile_fail,E0505
+//!   # use oarlock_verbs::{Buffer, QueuePair, SendRequest};
+//!   fn keep_a_view(qp: &QueuePair, mut buffer: Buffer) {
+//!       let view = &mut buffer[..];
+//!       qp.post_send(SendRequest::new(1, buffer)).unwrap(); // error[E0505]: cannot move out
+//!       view[0] = 1;
+//!   }
+//!   ```
+//!   ```compile_fail,E0599
+//!   # use oarlock_verbs::{Buffer, QueuePair};
+//!   fn post_twice(qp: &QueuePair, buffer: Buffer) {
+//!       qp.post_recv(1, buffer.clone()).unwrap(); // error[E0599]: no method named `clone`
+//!       qp.post_recv(2, buffer).unwrap();
+//!   }
+//!   ```
+//! - While a request is outstanding its buffers are owned by a table that belongs to the queue
+//!   pair, and the *device* holds that table: as long as one of its threads can still place data
+//!   for the queue pair, the memory is there. Dropping the queue pair, the completion queue, the
+//!   context or all of them in any order therefore frees nothing too early, and waits for nothing.
+//! - `mem::forget` of anything (a buffer, a completion, a queue pair) leaks memory and does no
+//!   other harm, since nothing relies on a destructor being run.
+//! - The device looks a region up by its key for every packet, checks domain, bounds and rights,
+//!   and completes a request only after the last byte has been placed. A completion can thus be
+//!   taken as proof that the buffers in it are the program's again.
+//! - Objects of different contexts or domains do not mix: a buffer of another protection domain is
+//!   no memory to the queue pair, and its request ends with a local protection error.
+//!
+//! What this crate relies on below: `oarlock-transport` never asks for memory of a request that it
+//! has completed, and `oarlock-device` publishes completions under the lock under which it places.
+//!
+//! # Threads
+//! Everything is `Send` and `Sync`, handles are cheap to clone, and no call blocks except where
+//! its documentation says so. `post_send` sends from the calling thread; `poll` receives on the
+//! calling thread; one engine thread per process does what is left, and sleeps when nothing is.
+//!
+//! # What it never does
+//! It never copies a buffer more often than the way to the socket needs, never places data into
+//! memory the program has not posted, and never drops a completion without an error.
+//!
+//! # Example
+//! Two queue pairs on an in-memory wire (with a host service: [`Context::open`]):
+//!
+//! ```
+//! use oarlock_verbs::{CompletionQueue, Buffer, QpInitAttr, QueuePair, SendRequest};
+//! # mod doctest { include!("../tests/support/pair.rs"); }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (context, peer) = doctest::contexts();
+//! let pd = context.default_pd();
+//! let cq = CompletionQueue::new(&context, 16)?;
+//! let qp = QueuePair::create(&pd, &cq, &cq, QpInitAttr::default())?;
+//! # let peer_pd = peer.default_pd();
+//! # let peer_cq = CompletionQueue::new(&peer, 16)?;
+//! # let peer_qp = QueuePair::create(&peer_pd, &peer_cq, &peer_cq, QpInitAttr::default())?;
+//! # doctest::connect(&qp, &peer_qp);
+//! // ... connected, by the connection manager or by hand ...
+//! peer_qp.post_recv(7, Buffer::new(&peer_pd, 4096)?)?;
+//! let mut message = Buffer::new(&pd, 5)?;
+//! message.copy_from_slice(b"hello");
+//! qp.post_send(SendRequest::new(1, message))?;
+//!
+//! let mut received = Vec::new();
+//! peer_cq.wait(&mut received, None)?;
+//! let completion = received.remove(0).ok()?;
+//! assert_eq!(completion.wr_id, 7);
+//! assert_eq!(&completion.buffers[0][..completion.byte_len as usize], b"hello");
+//! # Ok(()) }
+//! ```
+#![deny(unsafe_code)]
+
+mod buffer;
+mod context;
+mod cq;
+mod error;
+mod host;
+mod outstanding;
+mod pd;
+mod qp;
+
+pub use buffer::{Access, Buffer, Buffers, MemoryRegion};
+pub use context::{AsyncEvent, AsyncEvents, Context, DeviceInfo, DeviceLimits, Endpoint};
+pub use cq::{Completion, CompletionChannel, CompletionQueue, CqEvent, CqId, Notify};
+pub use error::{Error, PostError, WorkError};
+pub use pd::ProtectionDomain;
+pub use qp::{QpInitAttr, QueuePair, SendRequest};
+
+pub use oarlock_device::{CommEstHook, Error as DeviceError};
+pub use oarlock_transport::{
+    AccessFlags, AttrMask, Counter, Counters, Error as QpError, QpAttr, QpState, WcOpcode, WcStatus,
+};

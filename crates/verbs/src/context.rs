@@ -1,0 +1,163 @@
+//! Devices, contexts and asynchronous events.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use oarlock_device as device;
+use oarlock_hostd::Host;
+
+use crate::error::Error;
+use crate::host;
+use crate::pd::ProtectionDomain;
+
+pub use device::{AsyncEvent, DeviceInfo, DeviceLimits, Endpoint};
+
+/// An opened device.
+///
+/// Clones are the same context, and so is what [`open`](Self::open) gives for the same device of
+/// the same host while one of them lives.
+#[doc(alias = "ibv_context")]
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    device: Arc<device::Context>,
+    /// As the device knows it: a [`ProtectionDomain`] here would hold the context that holds it.
+    default_pd: OnceLock<device::Pd>,
+}
+
+impl Context {
+    /// Opens device `index` of `host`.
+    ///
+    /// All contexts of a process on one host share one slot of the RoCEv2 port; it is taken with
+    /// the first queue pair.
+    ///
+    /// # Errors
+    /// `NoSuchDevice`, naming those there are. `Host`: the service does not answer.
+    ///
+    /// # Blocking
+    /// For the answer of the host service.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(host: &Host, index: u32) -> Result<Self, Error> {
+        host::open(host, index)
+    }
+
+    /// The devices of `host`, in its order.
+    ///
+    /// # Errors
+    /// `Host`: the service does not answer.
+    #[doc(alias = "ibv_get_device_list")]
+    pub fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
+        host::devices(host)
+    }
+
+    /// Opens a device on an endpoint of one's own, without a host service: for tests on an
+    /// in-memory wire.
+    ///
+    /// # Errors
+    /// `Device`: no descriptor left.
+    pub fn on_endpoint(device: DeviceInfo, endpoint: &Arc<Endpoint>) -> Result<Self, Error> {
+        let device = device::Context::open(device, endpoint)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                device,
+                default_pd: OnceLock::new(),
+            }),
+        })
+    }
+
+    /// The device's description.
+    #[doc(alias = "ibv_query_device")]
+    #[doc(alias = "ibv_query_port")]
+    pub fn device(&self) -> &DeviceInfo {
+        self.inner.device.device()
+    }
+
+    /// The protection domain that all users of this context share.
+    pub fn default_pd(&self) -> ProtectionDomain {
+        let new = || device::Pd::new(&self.inner.device);
+        let pd = self.inner.default_pd.get_or_init(new);
+        ProtectionDomain::from_device(self, pd.clone())
+    }
+
+    /// What happens by itself.
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents {
+            context: self.clone(),
+        }
+    }
+
+    /// Counters of the endpoint, by name.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.inner.device.endpoint().counters()
+    }
+
+    /// Whether the host service is gone.
+    pub fn is_device_fatal(&self) -> bool {
+        self.inner.device.endpoint().is_gone()
+    }
+
+    pub(crate) fn device_context(&self) -> &Arc<device::Context> {
+        &self.inner.device
+    }
+
+    pub(crate) fn downgrade(&self) -> std::sync::Weak<Inner> {
+        Arc::downgrade(&self.inner)
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+}
+
+impl PartialEq for Context {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Context {}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device().name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The asynchronous events of a context, behind a descriptor that is readable while any is queued.
+///
+/// Each event is given once, to whoever asks first.
+#[derive(Clone, Debug)]
+pub struct AsyncEvents {
+    context: Context,
+}
+
+impl AsyncEvents {
+    /// The next event, if one is queued.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn try_next(&self) -> Option<AsyncEvent> {
+        self.context.inner.device.try_async_event()
+    }
+
+    /// The next event; `None` when `timeout` has passed.
+    ///
+    /// # Errors
+    /// `Device`: the program has made the descriptor non-blocking and nothing is queued.
+    ///
+    /// # Blocking
+    /// Until there is an event, or for `timeout`.
+    pub fn next(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, Error> {
+        Ok(self.context.inner.device.async_event(timeout)?)
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.inner.device.async_fd()
+    }
+}

@@ -1,0 +1,259 @@
+//! Completion queues, completion channels, completions.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use oarlock_device as device;
+use oarlock_transport::{WcOpcode, WcStatus};
+use oarlock_wire::Qpn;
+
+use crate::buffer::Buffers;
+use crate::context::Context;
+use crate::error::{Error, WorkError};
+use crate::outstanding::Outstanding;
+
+pub use device::{CqEvent, CqId, Notify};
+
+/// A completion queue. Clones are the same queue.
+///
+/// It holds a fixed number of completions. One too many is lost, and then the queue pairs that use
+/// it go to the error state and [`poll`](Self::poll) says so: make it as large as the work
+/// requests that can be outstanding.
+///
+/// When the last clone is dropped (queue pairs hold one, too) what was not polled is dropped.
+#[doc(alias = "ibv_cq")]
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    device: Arc<device::Cq>,
+    channel: Option<CompletionChannel>,
+}
+
+impl CompletionQueue {
+    /// A queue for `capacity` completions that is polled or waited on.
+    ///
+    /// # Errors
+    /// `Device`: the capacity is zero or beyond the device's limit.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn new(context: &Context, capacity: u32) -> Result<Self, Error> {
+        let device = device::Cq::new(context.device_context(), capacity, None, 0)?;
+        Ok(Self {
+            device: Arc::new(device),
+            channel: None,
+        })
+    }
+
+    /// A queue that also reports on `channel` when it is armed.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `Device`: the channel is of another context.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn with_channel(
+        context: &Context,
+        capacity: u32,
+        channel: &CompletionChannel,
+    ) -> Result<Self, Error> {
+        let on = Some(&channel.device);
+        let device = device::Cq::new(context.device_context(), capacity, on, 0)?;
+        Ok(Self {
+            device: Arc::new(device),
+            channel: Some(channel.clone()),
+        })
+    }
+
+    /// Appends what has completed to `out`, oldest first and at most 32; returns how many.
+    ///
+    /// Receives what has arrived at the port first, if nothing is waiting. Allocates nothing once
+    /// `out` has grown to its size.
+    ///
+    /// # Errors
+    /// `Device`: completions have been lost because the queue was full; those before come first.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll(&self, out: &mut Vec<Completion>) -> Result<usize, Error> {
+        let mut taken = [const { None }; POLL_BATCH];
+        let count = self.device.poll(&mut taken)?;
+        out.extend(taken.into_iter().flatten().map(Completion::new));
+        Ok(count)
+    }
+
+    /// As [`poll`](Self::poll), but waits until there is something or `timeout` has passed (then
+    /// it returns 0). Needs no channel and no arming.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll). `Device`: the host service is gone, and nothing is left to poll.
+    ///
+    /// # Blocking
+    /// Until something completes, or for `timeout`.
+    pub fn wait(
+        &self,
+        out: &mut Vec<Completion>,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let count = self.poll(out)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(0);
+            }
+            self.device.wait(left)?;
+        }
+    }
+
+    /// Asks for one event on the channel at the next completion of this kind. What has completed
+    /// already gives none, so: arm, poll once more, wait on the channel.
+    ///
+    /// # Errors
+    /// `Device`: the queue has no channel.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, notify: Notify) -> Result<(), Error> {
+        Ok(self.device.req_notify(notify)?)
+    }
+
+    /// How many completions it holds.
+    pub fn capacity(&self) -> u32 {
+        self.device.capacity()
+    }
+
+    /// Names it in events.
+    pub fn id(&self) -> CqId {
+        self.device.id()
+    }
+
+    /// The channel it reports on.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.channel.as_ref()
+    }
+
+    pub(crate) fn device(&self) -> &Arc<device::Cq> {
+        &self.device
+    }
+}
+
+impl PartialEq for CompletionQueue {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.device, &other.device)
+    }
+}
+
+impl Eq for CompletionQueue {}
+
+/// Where armed completion queues report. Clones are the same channel.
+///
+/// Its descriptor is readable exactly while events are queued, so it suits level-triggered as well
+/// as edge-triggered event loops.
+#[doc(alias = "ibv_comp_channel")]
+#[derive(Clone, Debug)]
+pub struct CompletionChannel {
+    device: Arc<device::CompChannel>,
+}
+
+impl CompletionChannel {
+    /// A channel for queues of `context`.
+    ///
+    /// # Errors
+    /// `Device`: no descriptor left.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn new(context: &Context) -> Result<Self, Error> {
+        Ok(Self {
+            device: device::CompChannel::new(context.device_context())?,
+        })
+    }
+
+    /// The next event, if one is queued.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn try_next_event(&self) -> Option<CqEvent> {
+        self.device.try_event()
+    }
+
+    /// The next event; `None` when `timeout` has passed. Dropping it acknowledges it.
+    ///
+    /// # Errors
+    /// `Device`: the program has made the descriptor non-blocking and nothing is queued.
+    ///
+    /// # Blocking
+    /// Until there is an event, or for `timeout`.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<CqEvent>, Error> {
+        Ok(self.device.event(timeout)?)
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
+/// How a work request ended; with it its buffers come back.
+#[doc(alias = "ibv_wc")]
+#[derive(Debug)]
+pub struct Completion {
+    /// From the work request.
+    pub wr_id: u64,
+    /// How it ended. Unless this is success, `byte_len`, `imm` and `opcode` say nothing.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Bytes received, or sent.
+    pub byte_len: u32,
+    /// The immediate value that came with the message.
+    pub imm: Option<u32>,
+    /// Whether the request was on the send queue; holds for failures, too.
+    pub is_send: bool,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// The buffers of the work request.
+    pub buffers: Buffers,
+    /// The buffers of unsignaled sends before this one that succeeded, oldest first.
+    pub earlier: Buffers,
+    /// The syndrome with which the peer refused, else 0.
+    pub vendor_err: u32,
+}
+
+impl Completion {
+    fn new(cqe: device::Cqe) -> Self {
+        let entry = cqe.completion;
+        let user = cqe
+            .user()
+            .and_then(|user| user.downcast_ref::<Outstanding>());
+        let done = user
+            .map(|outstanding| outstanding.complete(entry.is_send, entry.wr_id))
+            .unwrap_or_default();
+        Self {
+            wr_id: done.wr_id,
+            status: entry.status,
+            opcode: entry.opcode,
+            byte_len: entry.byte_len,
+            imm: entry.imm,
+            is_send: entry.is_send,
+            qpn: cqe.qpn(),
+            buffers: done.buffers,
+            earlier: done.earlier,
+            vendor_err: entry.vendor_err,
+        }
+    }
+
+    /// The completion if it tells of success, else how the request failed.
+    ///
+    /// # Errors
+    /// `WorkError` with the status. The buffers are dropped then.
+    pub fn ok(self) -> Result<Self, WorkError> {
+        if self.status.is_success() {
+            Ok(self)
+        } else {
+            Err(WorkError {
+                wr_id: self.wr_id,
+                status: self.status,
+            })
+        }
+    }
+}
+
+const POLL_BATCH: usize = 32;

@@ -1,0 +1,111 @@
+//! Contexts on a host service: who shares what within the process.
+
+use std::error::Error as StdError;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use oarlock_device::{DeviceInfo, DeviceLimits, Endpoint, PortSource};
+use oarlock_hostd::Host;
+use oarlock_port::Port;
+use oarlock_wire::Gid;
+
+use crate::context::{Context, Inner};
+use crate::error::Error;
+
+/// What this process has open on one host.
+struct Open {
+    host: u64,
+    endpoint: Weak<Endpoint>,
+    contexts: Vec<(u32, Weak<Inner>)>,
+}
+
+static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+
+pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
+    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // What nobody holds any more goes.
+    all.retain(|open| open.endpoint.strong_count() > 0);
+    let known = all.iter_mut().find(|open| open.host == host.id());
+    if let Some(open) = &known
+        && let Some((_, inner)) = open.contexts.iter().find(|(known, _)| *known == index)
+        && let Some(inner) = inner.upgrade()
+    {
+        return Ok(Context::from_inner(inner));
+    }
+    let device = find(host, index)?;
+    let endpoint = match known.as_ref().and_then(|open| open.endpoint.upgrade()) {
+        Some(endpoint) => endpoint,
+        None => Endpoint::new(Box::new(HostPort(host.clone())))?,
+    };
+    let context = Context::on_endpoint(device, &endpoint)?;
+    let entry = (index, context.downgrade());
+    match known {
+        Some(open) => {
+            open.endpoint = Arc::downgrade(&endpoint);
+            open.contexts.retain(|(_, inner)| inner.strong_count() > 0);
+            open.contexts.push(entry);
+        }
+        None => all.push(Open {
+            host: host.id(),
+            endpoint: Arc::downgrade(&endpoint),
+            contexts: vec![entry],
+        }),
+    }
+    Ok(context)
+}
+
+pub(crate) fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
+    let devices = host.devices()?;
+    let translated = devices.into_iter().map(|device| DeviceInfo {
+        index: device.index,
+        name: device.name,
+        guid: device.guid,
+        port_num: device.port_num,
+        ifindex: device.ifindex,
+        is_loopback: device.is_loopback,
+        netdev_mtu: device.netdev_mtu,
+        gids: device.addresses.into_iter().map(Gid::from_ip).collect(),
+        limits: DeviceLimits {
+            max_qp_rd_atom: device.limits.max_qp_rd_atom,
+            max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
+            local_ca_ack_delay: device.limits.local_ca_ack_delay,
+            ..DeviceLimits::default()
+        },
+    });
+    Ok(translated.collect())
+}
+
+fn find(host: &Host, index: u32) -> Result<DeviceInfo, Error> {
+    let mut devices = devices(host)?;
+    match devices.iter().position(|device| device.index == index) {
+        Some(position) => Ok(devices.swap_remove(position)),
+        None => {
+            let names = devices
+                .iter()
+                .map(|device| format!("{} {}", device.index, device.name));
+            let listed: Vec<_> = names.collect();
+            Err(Error::NoSuchDevice {
+                index,
+                devices: if listed.is_empty() {
+                    "none".to_owned()
+                } else {
+                    listed.join(", ")
+                },
+            })
+        }
+    }
+}
+
+/// Takes the slot from the host service; keeps the connection to it.
+struct HostPort(Host);
+
+impl PortSource for HostPort {
+    fn take_port(&self) -> Result<Port, Box<dyn StdError + Send + Sync>> {
+        Ok(self.0.take_slot()?)
+    }
+
+    fn gone_fd(&self) -> io::Result<Option<OwnedFd>> {
+        self.0.gone_fd().map(Some)
+    }
+}
