@@ -21,7 +21,7 @@ mod response;
 mod sockaddr;
 
 pub use path::{IbPathRecData, IbUserPathRec, PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL};
-pub use qp_attr::{UverbsAhAttr, UverbsQpAttr, qp_attr_mask, qp_state};
+pub use qp_attr::{BadQpAttr, UverbsAhAttr, UverbsQpAttr, qp_attr_mask, qp_state};
 pub use request::*;
 pub use response::*;
 pub use sockaddr::{
@@ -142,6 +142,34 @@ impl Command {
     #[must_use]
     pub fn info(self) -> Option<&'static CommandInfo> {
         COMMANDS.get(usize::try_from(self.0).ok()?)
+    }
+
+    /// Where an identifier's number stands in the request's structure; `None` where there is none, as in CREATE_ID.
+    #[must_use]
+    pub const fn id_offset(self) -> Option<usize> {
+        Some(match self {
+            Self::DESTROY_ID | Self::LEAVE_MCAST => std::mem::offset_of!(DestroyId, id),
+            Self::BIND_IP => std::mem::offset_of!(BindIp, id),
+            Self::RESOLVE_IP => std::mem::offset_of!(ResolveIp, id),
+            Self::RESOLVE_ROUTE => std::mem::offset_of!(ResolveRoute, id),
+            Self::QUERY_ROUTE | Self::QUERY => std::mem::offset_of!(Query, id),
+            Self::CONNECT => std::mem::offset_of!(Connect, id),
+            Self::LISTEN => std::mem::offset_of!(Listen, id),
+            Self::ACCEPT => std::mem::offset_of!(Accept, id),
+            Self::REJECT => std::mem::offset_of!(Reject, id),
+            Self::DISCONNECT => std::mem::offset_of!(Disconnect, id),
+            Self::INIT_QP_ATTR => std::mem::offset_of!(InitQpAttr, id),
+            Self::SET_OPTION => std::mem::offset_of!(SetOption, id),
+            Self::NOTIFY => std::mem::offset_of!(Notify, id),
+            Self::JOIN_IP_MCAST => std::mem::offset_of!(JoinIpMcast, id),
+            Self::MIGRATE_ID => std::mem::offset_of!(MigrateId, id),
+            Self::BIND => std::mem::offset_of!(Bind, id),
+            Self::RESOLVE_ADDR => std::mem::offset_of!(ResolveAddr, id),
+            Self::JOIN_MCAST => std::mem::offset_of!(JoinMcast, id),
+            Self::RESOLVE_IB_SERVICE => std::mem::offset_of!(ResolveIbService, id),
+            Self::WRITE_CM_EVENT => std::mem::offset_of!(WriteCmEvent, id),
+            _ => return None,
+        })
     }
 
     /// The name, `CREATE_ID`; `None` for an unknown number.

@@ -1,5 +1,7 @@
 //! Queue pair attributes as the ABI carries them (Linux `include/uapi/rdma/ib_user_verbs.h`).
 
+use oarlock_cma::{AccessFlags, InitAttr, QpAttr, RtrAttr, RtsAttr};
+use oarlock_wire::{AddressVector, FlowLabel, Gid, IbTimeout, Mtu, Psn, Qpn, RetryCount};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::layout;
@@ -169,4 +171,298 @@ pub mod qp_state {
     pub const SQE: u32 = 5;
     /// Error.
     pub const ERR: u32 = 6;
+}
+
+/// Why attributes are none that a connection is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadQpAttr {
+    /// A state without a recipe.
+    #[error("there is no recipe for queue pair state {state}")]
+    State {
+        /// The state.
+        state: u32,
+    },
+    /// Another set of attributes than the recipe of the state.
+    #[error(
+        "attribute mask {given:#x}, where the recipe for queue pair state {state} sets {wanted:#x}"
+    )]
+    Mask {
+        /// The state.
+        state: u32,
+        /// The attributes that are set.
+        given: u32,
+        /// The attributes that the recipe sets.
+        wanted: u32,
+    },
+    /// A value that its field on the wire cannot hold.
+    #[error("{field} of {value:#x} does not fit its field")]
+    Range {
+        /// The attribute.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+    },
+    /// The local GID's index is none of the device.
+    #[error("the device's GID table has no entry {index}")]
+    SgidIndex {
+        /// The index.
+        index: u8,
+    },
+}
+
+impl From<&QpAttr> for UverbsQpAttr {
+    fn from(attr: &QpAttr) -> Self {
+        let start = Self {
+            qp_attr_mask: attr.mask().0,
+            qp_state: attr.state().0,
+            ..Self::default()
+        };
+        match attr {
+            QpAttr::Init(init) => Self {
+                qp_access_flags: init.access.0,
+                pkey_index: init.pkey_index,
+                port_num: init.port_num,
+                ..start
+            },
+            QpAttr::Rtr(rtr) => Self {
+                ah_attr: UverbsAhAttr {
+                    dgid: rtr.av.remote.0,
+                    flow_label: rtr.av.flow_label.get(),
+                    sgid_index: rtr.sgid_index,
+                    hop_limit: rtr.av.hop_limit,
+                    traffic_class: rtr.av.traffic_class,
+                    sl: rtr.av.service_level,
+                    is_global: 1,
+                    port_num: rtr.port_num,
+                    ..UverbsAhAttr::default()
+                },
+                path_mtu: rtr.path_mtu.0.into(),
+                dest_qp_num: rtr.dest_qpn.get(),
+                rq_psn: rtr.rq_psn.get(),
+                max_dest_rd_atomic: rtr.max_dest_rd_atomic,
+                min_rnr_timer: rtr.min_rnr_timer,
+                ..start
+            },
+            QpAttr::Rts(rts) => Self {
+                sq_psn: rts.sq_psn.get(),
+                timeout: rts.timeout.get(),
+                retry_cnt: rts.retry_cnt.get(),
+                rnr_retry: rts.rnr_retry.get(),
+                max_rd_atomic: rts.max_rd_atomic,
+                ..start
+            },
+            _ => start,
+        }
+    }
+}
+
+impl UverbsQpAttr {
+    /// The typed form.
+    ///
+    /// The ABI names the local address by its place in the device's GID table and carries no interface for link-local
+    /// addresses; `gid_table` gives both: the GID at an index, and the interface (0 where none is needed).
+    ///
+    /// # Errors
+    /// The state has no recipe, the mask is not the recipe's, or a value does not fit its field.
+    pub fn to_typed(
+        &self,
+        gid_table: impl FnOnce(u8) -> Option<(Gid, u32)>,
+    ) -> Result<QpAttr, BadQpAttr> {
+        let attr = match self.qp_state {
+            qp_state::INIT => QpAttr::Init(InitAttr {
+                access: AccessFlags(self.qp_access_flags),
+                pkey_index: self.pkey_index,
+                port_num: self.port_num,
+            }),
+            qp_state::RTR => QpAttr::Rtr(self.rtr(gid_table)?),
+            qp_state::RTS => QpAttr::Rts(RtsAttr {
+                sq_psn: narrow("sq_psn", self.sq_psn, Psn::new)?,
+                timeout: narrow("timeout", self.timeout, IbTimeout::new)?,
+                retry_cnt: narrow("retry_cnt", self.retry_cnt, RetryCount::new)?,
+                rnr_retry: narrow("rnr_retry", self.rnr_retry, RetryCount::new)?,
+                max_rd_atomic: self.max_rd_atomic,
+            }),
+            state => return Err(BadQpAttr::State { state }),
+        };
+        let (given, wanted) = (self.qp_attr_mask, attr.mask().0);
+        if given != wanted {
+            return Err(BadQpAttr::Mask {
+                state: self.qp_state,
+                given,
+                wanted,
+            });
+        }
+        Ok(attr)
+    }
+
+    fn rtr(&self, gid_table: impl FnOnce(u8) -> Option<(Gid, u32)>) -> Result<RtrAttr, BadQpAttr> {
+        let ah = &self.ah_attr;
+        let index = ah.sgid_index;
+        let (local, scope_id) = gid_table(index).ok_or(BadQpAttr::SgidIndex { index })?;
+        let mtu = u8::try_from(self.path_mtu)
+            .ok()
+            .map(Mtu)
+            .filter(|mtu| mtu.bytes().is_some());
+        Ok(RtrAttr {
+            av: AddressVector {
+                local,
+                remote: Gid(ah.dgid),
+                scope_id,
+                traffic_class: ah.traffic_class,
+                hop_limit: ah.hop_limit,
+                flow_label: narrow("flow_label", ah.flow_label, FlowLabel::new)?,
+                service_level: ah.sl,
+            },
+            sgid_index: index,
+            port_num: ah.port_num,
+            path_mtu: mtu.ok_or(BadQpAttr::Range {
+                field: "path_mtu",
+                value: self.path_mtu,
+            })?,
+            dest_qpn: narrow("dest_qp_num", self.dest_qp_num, Qpn::new)?,
+            rq_psn: narrow("rq_psn", self.rq_psn, Psn::new)?,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
+        })
+    }
+}
+
+fn narrow<T: Copy + Into<u32>, N>(
+    field: &'static str,
+    value: T,
+    new: impl FnOnce(T) -> Option<N>,
+) -> Result<N, BadQpAttr> {
+    new(value).ok_or(BadQpAttr::Range {
+        field,
+        value: value.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipes() -> [QpAttr; 3] {
+        let av = AddressVector {
+            scope_id: 3,
+            traffic_class: 7,
+            hop_limit: 9,
+            flow_label: FlowLabel::truncate(0xABCDE),
+            service_level: 2,
+            ..AddressVector::new(Gid([1; 16]), Gid([2; 16]))
+        };
+        [
+            QpAttr::Init(InitAttr {
+                access: AccessFlags::REMOTE_READ,
+                pkey_index: 0,
+                port_num: 1,
+            }),
+            QpAttr::Rtr(RtrAttr {
+                av,
+                sgid_index: 4,
+                port_num: 1,
+                path_mtu: Mtu::MTU_1024,
+                dest_qpn: Qpn::truncate(0x123456),
+                rq_psn: Psn::truncate(0xABCDEF),
+                max_dest_rd_atomic: 5,
+                min_rnr_timer: 12,
+            }),
+            QpAttr::Rts(RtsAttr {
+                sq_psn: Psn::truncate(0xFEDCBA),
+                timeout: IbTimeout::truncate(17),
+                retry_cnt: RetryCount::truncate(6),
+                rnr_retry: RetryCount::truncate(5),
+                max_rd_atomic: 3,
+            }),
+        ]
+    }
+
+    /// R-PAR-4: the recipe that leaves the service is the one that reaches the queue pair.
+    #[test]
+    fn recipes_survive_the_abi() {
+        for attr in recipes() {
+            let raw = UverbsQpAttr::from(&attr);
+            let table = |index: u8| (index == 4).then_some((Gid([1; 16]), 3));
+            assert_eq!(raw.to_typed(table), Ok(attr));
+        }
+    }
+
+    #[test]
+    fn what_is_no_recipe_is_named() {
+        let table = |_: u8| Some((Gid([1; 16]), 0));
+        let [init, rtr, rts] = recipes().map(|attr| UverbsQpAttr::from(&attr));
+        let bad = UverbsQpAttr {
+            qp_state: qp_state::SQD,
+            ..init
+        };
+        assert_eq!(bad.to_typed(table), Err(BadQpAttr::State { state: 4 }));
+        let bad = UverbsQpAttr {
+            qp_attr_mask: 1,
+            ..init
+        };
+        assert_eq!(
+            bad.to_typed(table),
+            Err(BadQpAttr::Mask {
+                state: 1,
+                given: 1,
+                wanted: 0x39
+            })
+        );
+        let bad = UverbsQpAttr {
+            rq_psn: 1 << 24,
+            ..rtr
+        };
+        assert_eq!(
+            bad.to_typed(table),
+            Err(BadQpAttr::Range {
+                field: "rq_psn",
+                value: 1 << 24
+            })
+        );
+        let bad = UverbsQpAttr { path_mtu: 6, ..rtr };
+        assert_eq!(
+            bad.to_typed(table),
+            Err(BadQpAttr::Range {
+                field: "path_mtu",
+                value: 6
+            })
+        );
+        let bad = UverbsQpAttr {
+            retry_cnt: 8,
+            ..rts
+        };
+        assert_eq!(
+            bad.to_typed(table),
+            Err(BadQpAttr::Range {
+                field: "retry_cnt",
+                value: 8
+            })
+        );
+        assert_eq!(
+            rtr.to_typed(|_| None),
+            Err(BadQpAttr::SgidIndex { index: 4 })
+        );
+    }
+
+    #[test]
+    fn masks_are_those_of_the_verbs() {
+        use qp_attr_mask as m;
+        let [init, rtr, rts] = recipes().map(|attr| UverbsQpAttr::from(&attr).qp_attr_mask);
+        assert_eq!(init, m::STATE | m::ACCESS_FLAGS | m::PKEY_INDEX | m::PORT);
+        assert_eq!(
+            rtr,
+            m::STATE
+                | m::AV
+                | m::PATH_MTU
+                | m::DEST_QPN
+                | m::RQ_PSN
+                | m::MAX_DEST_RD_ATOMIC
+                | m::MIN_RNR_TIMER
+        );
+        assert_eq!(
+            rts,
+            m::STATE | m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC
+        );
+    }
 }

@@ -1,0 +1,167 @@
+//! Where requests are answered otherwise than by the Linux kernel (6.12), and why.
+//!
+//! The list is data, so that documentation is made from it and nothing differs in silence. What concerns identifiers
+//! beyond the ABI is marked `Deviation:` where it happens, in the crates below.
+
+use std::fmt;
+
+/// One difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deviation {
+    /// The command or subject.
+    pub subject: &'static str,
+    /// What the kernel does.
+    pub kernel: &'static str,
+    /// What happens here.
+    pub here: &'static str,
+    /// Why.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for Deviation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            subject,
+            kernel,
+            here,
+            reason,
+        } = self;
+        write!(
+            f,
+            "{subject}: the kernel {kernel}; here {here}, because {reason}."
+        )
+    }
+}
+
+const fn row(
+    subject: &'static str,
+    kernel: &'static str,
+    here: &'static str,
+    reason: &'static str,
+) -> Deviation {
+    Deviation {
+        subject,
+        kernel,
+        here,
+        reason,
+    }
+}
+
+/// Every difference that a program can see through the ABI.
+pub const DEVIATIONS: &[Deviation] = &[
+    row(
+        "MIGRATE_ID, children",
+        "moves a queued connection request and leaves its new identifier on the old file, where closing that file kills it",
+        "the new identifier moves with its request",
+        "whoever takes the request must be able to use what it brings",
+    ),
+    row(
+        "MIGRATE_ID, waiters",
+        "wakes nobody on the new file when events move there",
+        "the new file's readers are woken, once for each event that moved",
+        "a reader that waits already would sleep beside its events",
+    ),
+    row(
+        "MIGRATE_ID, old channel",
+        "reads a descriptor number from the request",
+        "the field is ignored and the channel's token travels beside the request; only a channel of the same program is found",
+        "a descriptor number means nothing on the other side of a socket",
+    ),
+    row(
+        "GET_EVENT",
+        "waits for an event unless the file is non-blocking",
+        "an empty channel answers EAGAIN, always",
+        "waiting is done on the channel's own descriptor, and a service must not be held up by a client",
+    ),
+    row(
+        "new identifiers of connection requests",
+        "gives them their number when the request arrives",
+        "they get it when GET_EVENT hands the request out",
+        "until then nobody can name them, and a request that is never taken uses no number",
+    ),
+    row(
+        "requests that end early",
+        "copies the whole structure from the caller's memory, whatever stands behind the written bytes",
+        "bytes that were not written are EFAULT",
+        "there is no memory behind a message",
+    ),
+    row(
+        "responder_resources, initiator_depth",
+        "passes values beyond the device's limits, or beyond the request's when accepting, on to the queue pair",
+        "CONNECT and ACCEPT answer EINVAL and name both numbers",
+        "wrong values are trapped at the call that gives them",
+    ),
+    row(
+        "events of identifiers whose uid is 0",
+        "drops every event of an identifier with uid 0, also of one made with it",
+        "only the events of connection requests that were not accepted yet are dropped",
+        "0 is as good a value as any for those who look events up by number",
+    ),
+    row(
+        "min_rnr_timer",
+        "hands out 0, which means 655.36 ms",
+        "INIT_QP_ATTR for RTR says 12 (0.64 ms) unless configured otherwise",
+        "one early message would stall a connection for two thirds of a second",
+    ),
+    row(
+        "port spaces",
+        "knows TCP, UDP, IPOIB and IB",
+        "CREATE_ID answers ENOSYS to UDP, IPOIB and IB",
+        "they need datagram queue pairs and native addresses, which do not exist yet",
+    ),
+    row(
+        "AF_IB addresses",
+        "takes them on InfiniBand links",
+        "BIND and RESOLVE_ADDR answer EAFNOSUPPORT",
+        "native addresses are not resolved yet",
+    ),
+    row(
+        "SET_OPTION, IB_PATH",
+        "takes path records for the connection",
+        "ENOSYS",
+        "there is no subnet administrator whose records could be given",
+    ),
+    row(
+        "enhanced connection establishment",
+        "carries vendor options in REQ and REP",
+        "CONNECT and ACCEPT answer ENOSYS unless they are zero",
+        "no option may be accepted and ignored",
+    ),
+    row(
+        "credentials",
+        "compares the writer's credentials with the opener's at each write (EACCES)",
+        "they are compared once, when a program joins the service",
+        "a socket's peer does not change",
+    ),
+    row(
+        "commands 23 and 24",
+        "of 6.12 answers EINVAL, as they came later",
+        "ENOSYS, as a kernel that knows their numbers and cannot carry them out",
+        "the ABI numbers 25 commands by now",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_reads_as_a_sentence() {
+        let mut subjects = std::collections::BTreeSet::new();
+        for row in DEVIATIONS {
+            assert!(subjects.insert(row.subject), "{} stands twice", row.subject);
+            for text in [row.subject, row.kernel, row.here, row.reason] {
+                assert!(
+                    !text.is_empty() && !text.ends_with('.') && text.trim() == text,
+                    "{text:?}"
+                );
+            }
+        }
+        assert_eq!(
+            DEVIATIONS[3].to_string(),
+            "GET_EVENT: the kernel waits for an event unless the file is non-blocking; here an empty channel answers \
+             EAGAIN, always, because waiting is done on the channel's own descriptor, and a service must not be held up \
+             by a client."
+        );
+    }
+}
