@@ -164,8 +164,23 @@ impl MemPort {
         &self.counters
     }
 
-    pub(crate) fn tap(&self, capture: Option<Capture>) {
-        self.tap.set_with(capture, self.host.addresses());
+    pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
+        self.tap.set_with(captures, self.host.addresses());
+    }
+
+    pub(crate) fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
+        if !self.tap.is_on() {
+            return Ok(());
+        }
+        let flow = self.flow(av, packet)?;
+        let icrc = flow.icrc(0, packet)?;
+        let ip = IpFields {
+            identification: 0,
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+        };
+        self.tap.sent(&self.counters, &flow, ip, &[packet, &icrc]);
+        Ok(())
     }
 
     pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {

@@ -87,9 +87,25 @@ impl Port {
     /// Sent packets are recorded, and received ones when they come from another host: so a packet between two
     /// programs of one host that capture into one file stands there once.
     pub fn tap(&self, capture: Option<Capture>) {
+        self.set_captures(capture.into_iter().collect());
+    }
+
+    /// As [`tap`](Self::tap), with any number of captures in place of those there were.
+    pub fn set_captures(&self, captures: Vec<Capture>) {
         match self {
-            Self::Udp(port) => port.tap(capture),
-            Self::Mem(port) => port.tap(capture),
+            Self::Udp(port) => port.set_captures(captures),
+            Self::Mem(port) => port.set_captures(captures),
+        }
+    }
+
+    /// Records a packet as if it had been sent, for one that need not leave its program.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), when the packet could not have been sent.
+    pub fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Udp(port) => port.record(av, packet),
+            Self::Mem(port) => port.record(av, packet),
         }
     }
 }

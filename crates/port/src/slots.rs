@@ -12,6 +12,7 @@
 
 mod owner;
 
+use crate::fork::ForkGuard;
 use crate::sys::{attach_slot_steering, set_option};
 use crate::{Batch, ROCE_PORT, SLOTS, SPARE_SLOT, SlotsError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -25,9 +26,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 pub struct UdpSlots {
     ipv6: bool,
     /// By slot. `None`: the place is held by a socket of which a former borrower still has a copy.
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<Member>>,
     /// Slots whose place a former borrower holds, with the inode of the socket.
     held: Vec<(u8, u64)>,
+}
+
+/// One socket of the group. Taken off the fork list before the socket is closed: fields are dropped in this order.
+#[derive(Debug)]
+struct Member {
+    _fork: ForkGuard,
+    socket: Socket,
 }
 
 /// What became of a slot that was to be renewed.
@@ -59,7 +67,8 @@ impl UdpSlots {
         for slot in 0..SLOTS {
             let socket = slots.member()?;
             if slot == 0 {
-                attach_slot_steering(&socket).map_err(system("attach the steering program"))?;
+                attach_slot_steering(&socket.socket)
+                    .map_err(system("attach the steering program"))?;
             }
             slots.sockets.push(Some(socket));
         }
@@ -69,7 +78,9 @@ impl UdpSlots {
     /// The socket of a slot, to be lent to a program of the same user; not while its renewal is [`Renewal::Held`].
     #[must_use]
     pub fn socket(&self, slot: u8) -> Option<BorrowedFd<'_>> {
-        self.sockets[usize::from(slot)].as_ref().map(AsFd::as_fd)
+        self.sockets[usize::from(slot)]
+            .as_ref()
+            .map(|member| member.socket.as_fd())
     }
 
     /// Whether the group receives IPv6, or IPv4 alone because the system has no IPv6.
@@ -94,7 +105,7 @@ impl UdpSlots {
         let Some(socket) = self.sockets[usize::from(slot)].take() else {
             return Ok(Renewal::Held);
         };
-        let inode = rustix::fs::fstat(&socket)
+        let inode = rustix::fs::fstat(&socket.socket)
             .map_err(|e| system("look at a socket")(e.into()))?
             .st_ino;
         drop(socket);
@@ -121,8 +132,8 @@ impl UdpSlots {
             }
             // The kernel has moved the spare into this place. What it queued was meant for nobody.
             self.sockets[usize::from(slot)] = self.sockets[usize::from(SPARE_SLOT)].take();
-            if let Some(socket) = &self.sockets[usize::from(slot)] {
-                drain(socket);
+            if let Some(member) = &self.sockets[usize::from(slot)] {
+                drain(&member.socket);
             }
             match self.member() {
                 Ok(spare) => self.sockets[usize::from(SPARE_SLOT)] = Some(spare),
@@ -133,7 +144,7 @@ impl UdpSlots {
     }
 
     /// Makes a socket with all its options and appends it to the group.
-    fn member(&self) -> Result<Socket, SlotsError> {
+    fn member(&self) -> Result<Member, SlotsError> {
         let socket = udp_socket(self.ipv6).map_err(refused)?;
         configure(&socket, self.ipv6).map_err(system("set the options of a socket"))?;
         socket
@@ -145,7 +156,11 @@ impl UdpSlots {
             },
             _ => system("bind a socket")(error),
         })?;
-        Ok(socket)
+        let fork = ForkGuard::new(&socket).map_err(system("watch for forks"))?;
+        Ok(Member {
+            _fork: fork,
+            socket,
+        })
     }
 }
 

@@ -73,8 +73,23 @@ impl UdpPort {
         &self.counters
     }
 
-    pub(crate) fn tap(&self, capture: Option<Capture>) {
-        self.tap.set(capture);
+    pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
+        self.tap.set(captures);
+    }
+
+    pub(crate) fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
+        if !self.tap.is_on() {
+            return Ok(());
+        }
+        let destination = Destination::new(av, packet)?;
+        let sender = self
+            .senders
+            .get(destination.remote.is_ipv6(), destination.slot)?;
+        let flow = destination.flow(sender.port());
+        let icrc = flow.icrc(0, packet)?;
+        self.tap
+            .sent(&self.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
+        Ok(())
     }
 
     pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The place in an endpoint where a capture may be attached.
+//! The place in an endpoint where captures may be attached.
 
 use super::Capture;
 use crate::Counters;
@@ -19,32 +19,33 @@ pub(crate) struct Tap {
 
 #[derive(Debug)]
 struct Attached {
-    capture: Capture,
+    captures: Vec<Capture>,
     /// Addresses of this host, whose packets are recorded where they are sent.
     own: HashSet<IpAddr>,
 }
 
 impl Tap {
-    /// Attaches a capture; the host's addresses are those of its interfaces now.
-    pub(crate) fn set(&self, capture: Option<Capture>) {
-        let own: Vec<IpAddr> = match capture {
-            Some(_) => netlink::interfaces()
+    /// Attaches captures in place of those there were; the host's addresses are those of its interfaces now.
+    pub(crate) fn set(&self, captures: Vec<Capture>) {
+        let own: Vec<IpAddr> = if captures.is_empty() {
+            Vec::new()
+        } else {
+            netlink::interfaces()
                 .unwrap_or_default()
                 .into_iter()
                 .flat_map(|interface| interface.addresses.into_iter().map(|address| address.ip))
-                .collect(),
-            None => Vec::new(),
+                .collect()
         };
-        self.set_with(capture, &own);
+        self.set_with(captures, &own);
     }
 
-    pub(crate) fn set_with(&self, capture: Option<Capture>, own: &[IpAddr]) {
-        self.on.store(capture.is_some(), Ordering::Relaxed);
-        let attached = capture.map(|capture| Attached {
-            capture,
+    pub(crate) fn set_with(&self, captures: Vec<Capture>, own: &[IpAddr]) {
+        self.on.store(!captures.is_empty(), Ordering::Relaxed);
+        let attached = Attached {
+            captures,
             own: own.iter().copied().collect(),
-        });
-        *self.attached.lock().unwrap_or_else(PoisonError::into_inner) = attached;
+        };
+        *self.attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -78,8 +79,10 @@ impl Tap {
         let Some(attached) = attached.as_ref().filter(|attached| wanted(attached)) else {
             return;
         };
-        if attached.capture.write_datagram(flow, ip, pieces).is_err() {
-            counters.add(Counter::capture_failed, 1);
+        for capture in &attached.captures {
+            if capture.write_datagram(flow, ip, pieces).is_err() {
+                counters.add(Counter::capture_failed, 1);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Keeps a descriptor on the list of those that a forked child lets go of; taken off when dropped, which must
 /// happen before the descriptor is closed.
@@ -18,14 +18,16 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// Puts `fd` on the list. With a full list (more than 1,024 descriptors) the descriptor is not watched.
+    /// Puts `fd` on the list. With a full list (more than 4,096 descriptors) the descriptor is not watched.
     ///
     /// # Errors
     /// `/dev/null` cannot be opened, or the handler cannot be installed.
     pub fn new(fd: impl AsFd) -> io::Result<Self> {
         install()?;
         let number = fd.as_fd().as_raw_fd();
-        for (place, entry) in LIST.iter().enumerate() {
+        let start = NEXT.fetch_add(1, Ordering::Relaxed);
+        for place in (0..LIST.len()).map(|i| start.wrapping_add(i) % LIST.len()) {
+            let entry = &LIST[place];
             if entry
                 .compare_exchange(FREE, number, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
@@ -76,5 +78,7 @@ extern "C" fn in_child() {
 }
 
 const FREE: i32 = -1;
+/// Where to look for a free place first, so that a long list need not be walked.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 static NULL: AtomicI32 = AtomicI32::new(FREE);
-static LIST: [AtomicI32; 1024] = [const { AtomicI32::new(FREE) }; 1024];
+static LIST: [AtomicI32; 4096] = [const { AtomicI32::new(FREE) }; 4096];
