@@ -32,6 +32,8 @@ pub use request::{Acknowledged, Request, WriteBatch, WriteItem};
 
 use codec::{Reader, Writer};
 
+/// The sequence number of a request that wants no answer: nothing is sent back, not even a refusal.
+pub const NO_ANSWER: u32 = 0;
 /// The most bytes that a message may have.
 pub const MAX_MESSAGE: usize = 128 * 1024;
 /// The most requests that one [`WriteBatch`] may have.
@@ -80,7 +82,7 @@ pub struct Header {
     pub version: Version,
     /// What the body is.
     pub kind: u16,
-    /// Chosen by the requester, repeated in the reply.
+    /// Chosen by the requester, repeated in the reply; see [`NO_ANSWER`].
     pub sequence: u32,
 }
 

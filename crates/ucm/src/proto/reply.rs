@@ -33,7 +33,7 @@ pub enum Reply {
     Devices(DevicePage),
     /// To [`Request::Ps`](super::Request::Ps).
     Ps(IdPage),
-    /// Done, with nothing to say: to CloseChannel, Trace and Stop.
+    /// Done, with nothing to say: to CloseChannel, ReturnSlot, Trace and Stop.
     Done,
 }
 

@@ -28,6 +28,11 @@ pub enum Request {
     Write(WriteBatch),
     /// Takes a slot for queue pairs. [`Reply::Slot`](super::Reply::Slot) brings its socket along.
     TakeSlot,
+    /// Gives a slot back, once its socket is closed.
+    ReturnSlot {
+        /// The slot.
+        slot: u8,
+    },
     /// Lists devices from an index on.
     Devices {
         /// The first wanted.
@@ -49,8 +54,6 @@ pub enum Request {
 pub struct WriteBatch {
     /// Whether a failure ends the batch: what comes after it is answered with `ECANCELED` and not tried.
     pub stop_on_error: bool,
-    /// Whether no answer is wanted: nothing is sent back, not even a refusal.
-    pub quiet: bool,
     /// The requests, at most [`MAX_BATCH`].
     pub items: Vec<WriteItem>,
     /// How many events the client has acknowledged so far, for identifiers where that has changed. Only shown.
@@ -89,10 +92,11 @@ mod kind {
     pub(super) const PS: u16 = 7;
     pub(super) const TRACE: u16 = 8;
     pub(super) const STOP: u16 = 9;
+    pub(super) const RETURN_SLOT: u16 = 10;
 }
 
 impl Request {
-    /// The message's bytes.
+    /// The message's bytes. To a request with sequence number [`NO_ANSWER`](super::NO_ANSWER) nothing is sent back.
     #[must_use]
     pub fn encode(&self, sequence: u32) -> Vec<u8> {
         self.encode_as(VERSION, sequence)
@@ -121,6 +125,10 @@ impl Request {
                 kind::WRITE
             }
             Self::TakeSlot => kind::TAKE_SLOT,
+            Self::ReturnSlot { slot } => {
+                w.u8(*slot);
+                kind::RETURN_SLOT
+            }
             Self::Devices { first } => {
                 w.u32(*first);
                 kind::DEVICES
@@ -165,6 +173,9 @@ impl Request {
             },
             kind::WRITE => Self::Write(WriteBatch::read(r)?),
             kind::TAKE_SLOT => Self::TakeSlot,
+            kind::RETURN_SLOT => Self::ReturnSlot {
+                slot: r.u8("slot")?,
+            },
             kind::DEVICES => Self::Devices {
                 first: r.u32("first device")?,
             },
@@ -183,7 +194,6 @@ impl WriteBatch {
 
     fn write(&self, w: &mut Writer) {
         w.bool(self.stop_on_error);
-        w.bool(self.quiet);
         w.count(self.items.len());
         for item in &self.items {
             w.u64(item.channel);
@@ -200,7 +210,6 @@ impl WriteBatch {
 
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let stop_on_error = r.bool("stop on error")?;
-        let quiet = r.bool("quiet")?;
         let count = r.count("number of requests", MAX_BATCH, Self::ITEM_LEAST)?;
         let mut items = Vec::with_capacity(count);
         for index in 0..count {
@@ -232,7 +241,6 @@ impl WriteBatch {
         }
         Ok(Self {
             stop_on_error,
-            quiet,
             items,
             acknowledged,
         })

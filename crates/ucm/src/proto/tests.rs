@@ -12,7 +12,6 @@ fn requests() -> Vec<Request> {
         Request::CloseChannel { token: u64::MAX },
         Request::Write(WriteBatch {
             stop_on_error: true,
-            quiet: true,
             items: vec![
                 WriteItem {
                     channel: 3,
@@ -30,6 +29,7 @@ fn requests() -> Vec<Request> {
             acknowledged: vec![Acknowledged { id: 0, events: 9 }],
         }),
         Request::TakeSlot,
+        Request::ReturnSlot { slot: 3 },
         Request::Devices { first: 2 },
         Request::Ps { after: None },
         Request::Ps { after: Some(5) },
@@ -191,7 +191,7 @@ fn every_flipped_bit_is_survived() {
 #[test]
 fn counts_are_checked_before_anything_is_allocated() {
     // A batch that says it has four thousand million requests, in nine bytes.
-    let mut body = vec![0, 0];
+    let mut body = vec![0];
     body.extend_from_slice(&u32::MAX.to_le_bytes());
     body.extend_from_slice(&[0; 4]);
     let (header, _) = Header::read(&Request::Write(WriteBatch::default()).encode(1))

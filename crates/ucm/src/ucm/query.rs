@@ -103,12 +103,15 @@ fn query_path(request: Request<'_>, known: &Known) -> Result<(), Failure> {
         }
         .as_bytes(),
     );
-    if let Some(path) = &known.path {
-        if request.out_len >= size_of::<QueryPathResp>() + size_of::<IbPathRecData>() {
-            request
-                .response
-                .extend_from_slice(path_rec_data(path).as_bytes());
-        }
+    let room = request.out_len - size_of::<QueryPathResp>();
+    if let Some(path) = known
+        .path
+        .as_ref()
+        .filter(|_| room >= size_of::<IbPathRecData>())
+    {
+        request
+            .response
+            .extend_from_slice(path_rec_data(path).as_bytes());
     }
     Ok(())
 }

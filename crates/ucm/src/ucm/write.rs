@@ -230,13 +230,13 @@ impl Ucm {
     pub fn write_batch(&mut self, now: Time, owner: Owner, batch: WriteBatch) -> Vec<WriteReply> {
         for acknowledged in &batch.acknowledged {
             let files = &self.files;
-            if let Some(entry) = self.numbers.get_mut(acknowledged.id) {
-                if files
+            let is_own = |entry: &&mut Entry| {
+                files
                     .get(&entry.file)
                     .is_some_and(|file| file.owner == owner)
-                {
-                    entry.acknowledged = acknowledged.events;
-                }
+            };
+            if let Some(entry) = self.numbers.get_mut(acknowledged.id).filter(is_own) {
+                entry.acknowledged = acknowledged.events;
             }
         }
         let mut made: Vec<Option<u32>> = Vec::with_capacity(batch.items.len());
