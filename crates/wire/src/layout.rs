@@ -170,3 +170,56 @@ pub(crate) const fn check(table: &[Field], private_data: usize, private_len: usi
         "fields end where the private data begins"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::{Drep, Dreq, Mra, Rej, Rep, Req, Rtu};
+
+    #[test]
+    fn a_field_keeps_to_its_bits() {
+        let field = Field::new("some", 2, 3, 10);
+        let mut body = [0xFF; BODY_LEN];
+        field.put(&mut body, 0_u8);
+        assert_eq!(body[..5], [0xFF, 0xFF, 0b1110_0000, 0b0000_0111, 0xFF]);
+        field.put(&mut body, 0b10_0000_0001_u16);
+        assert_eq!(body[..5], [0xFF, 0xFF, 0b1111_0000, 0b0000_1111, 0xFF]);
+        assert_eq!(field.get(&body), 0b10_0000_0001);
+        field.put(&mut body, u32::MAX);
+        assert_eq!(field.get(&body), field.max());
+        assert_eq!(field.read(&body[..3]), None);
+        assert_eq!(field.read(&body[..4]), Some(0x3FF));
+    }
+
+    #[test]
+    fn each_field_of_a_message_holds_its_largest_value_and_disturbs_no_other() {
+        for table in [
+            Req::FIELDS,
+            Rep::FIELDS,
+            Rej::FIELDS,
+            Mra::FIELDS,
+            Rtu::FIELDS,
+            Dreq::FIELDS,
+            Drep::FIELDS,
+        ] {
+            for field in table {
+                let mut body = [0; BODY_LEN];
+                field.put(&mut body, field.max());
+                assert_eq!(
+                    body.iter().map(|byte| byte.count_ones()).sum::<u32>(),
+                    field.width()
+                );
+                for other in table {
+                    let wanted = if other == field { field.max() } else { 0 };
+                    assert_eq!(
+                        other.get(&body),
+                        wanted,
+                        "{} beside {}",
+                        other.name(),
+                        field.name()
+                    );
+                }
+            }
+        }
+    }
+}

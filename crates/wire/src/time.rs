@@ -99,3 +99,27 @@ pub fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
         (only, None) | (None, only) => only,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn no_deadline_is_later_than_any() {
+        let (soon, late) = (Time::from_nanos(1), Time::from_nanos(2));
+        assert_eq!(earliest(None, None), None);
+        assert_eq!(earliest(Some(late), None), Some(late));
+        assert_eq!(earliest(None, Some(late)), Some(late));
+        assert_eq!(earliest(Some(late), Some(soon)), Some(soon));
+    }
+
+    #[test]
+    fn time_does_not_run_over() {
+        assert_eq!(Time::ZERO.checked_add(Duration::MAX), None);
+        assert_eq!(Time::from_nanos(5) + Duration::MAX, Time::MAX);
+        let mut time = Time::ZERO;
+        time += Duration::from_micros(268_435);
+        assert_eq!(time.to_string(), "0.268435");
+    }
+}

@@ -14,3 +14,6 @@ pub use number::{
     CommId, FlowLabel, LKey, PKey, Psn, QKey, Qpn, RKey, RetryCount, ServiceId, TransactionId,
 };
 pub use timeout::IbTimeout;
+
+#[cfg(test)]
+mod tests;

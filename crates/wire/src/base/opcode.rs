@@ -171,9 +171,12 @@ impl Opcode {
         }
     }
 
-    /// Where the packet stands in its message.
+    /// Where the packet stands in its message; an unknown one stands alone.
     #[must_use]
     pub const fn position(self) -> Position {
+        if matches!(self.operation(), Operation::Unknown) {
+            return Position::Only;
+        }
         match self.0 & 0x1F {
             0x00 | 0x06 | 0x0D => Position::First,
             0x01 | 0x07 | 0x0E => Position::Middle,
@@ -296,5 +299,76 @@ impl fmt::Display for Opcode {
             Some(name) => write!(f, "{}_{name}", self.transport()),
             None => write!(f, "opcode {:#04x}", self.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn opcodes_print_by_transport_and_operation() {
+        let printed = [
+            0x00, 0x04, 0x0C, 0x11, 0x17, 0x24, 0x64, 0x65, 0x81, 0x82, 0xBF, 0x1F,
+        ]
+        .map(|code| Opcode(code).to_string());
+        let wanted = [
+            "RC_SEND_FIRST",
+            "RC_SEND_ONLY",
+            "RC_RDMA_READ_REQUEST",
+            "RC_ACKNOWLEDGE",
+            "RC_SEND_ONLY_INVALIDATE",
+            "UC_SEND_ONLY",
+            "UD_SEND_ONLY",
+            "UD_SEND_ONLY_IMM",
+            "CNP",
+            "opcode 0x82",
+            "opcode 0xbf",
+            "opcode 0x1f",
+        ];
+        assert_eq!(printed, wanted);
+    }
+
+    #[test]
+    fn a_name_says_the_position_and_the_immediate_data() {
+        let mut named = 0;
+        for opcode in (0..=u8::MAX).map(Opcode) {
+            let Some(name) = opcode.name() else { continue };
+            named += 1;
+            let position = opcode.position();
+            let said = [
+                ("_FIRST", position == Position::First),
+                ("_MIDDLE", position == Position::Middle),
+                ("_LAST", position == Position::Last),
+                ("_IMM", opcode.has_immediate()),
+                (
+                    "RESPONSE",
+                    opcode.operation() == Operation::RdmaReadResponse,
+                ),
+                (
+                    "ACKNOWLEDGE",
+                    opcode.is_response() && opcode.operation() != Operation::RdmaReadResponse,
+                ),
+            ];
+            for (word, holds) in said {
+                assert_eq!(name.contains(word), holds, "{opcode}: {word}");
+            }
+            assert_eq!(
+                position.is_start(),
+                !name.contains("_LAST") && !name.contains("_MIDDLE"),
+                "{opcode}"
+            );
+            assert_eq!(
+                position.is_end(),
+                !name.contains("_FIRST") && !name.contains("_MIDDLE"),
+                "{opcode}"
+            );
+        }
+        assert_eq!(
+            named,
+            5 * 24 + 1,
+            "24 operations of five transports, and CNP"
+        );
     }
 }

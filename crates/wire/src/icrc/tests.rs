@@ -185,6 +185,11 @@ proptest! {
     ) {
         prop_assert_eq!(check(&transport, ours(identification, &[&transport])), Some(identification));
     }
+}
+
+proptest! {
+    // Each case tries 65,536 identifications.
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn a_wrong_icrc_is_found_unless_some_identification_explains_it(

@@ -6,8 +6,8 @@ use crate::hand_read;
 use crate::support::{FIXTURES, Frame, frames};
 use oarlock_wire::icrc::{check_ipv4_unknown_id, icrc_ipv4};
 use oarlock_wire::{
-    AttributeId, Bth, CmMessage, IpCmHeader, MAD_LEN, MadHeader, Packet, PortSpace, Psn, Qpn,
-    ROCE_PORT, WireError, WireErrorKind,
+    AttributeId, Bth, CmMessage, IpCmHeader, MAD_LEN, Packet, PortSpace, Psn, Qpn, ROCE_PORT,
+    WireError, WireErrorKind,
 };
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -140,7 +140,7 @@ fn every_icrc_between_two_kernels_is_right() {
     assert_eq!(counted, [1042, 130]);
 }
 
-/// PAR-1: the private data of a request begins with the IP CM header, the rest is the application's.
+/// R-PAR-1: the private data of a request begins with the IP CM header, the rest is the application's.
 #[test]
 fn every_request_names_the_addresses_it_travels_between() {
     let mut seen = 0;

@@ -2,6 +2,7 @@
 //! and bytes that nobody sane would send.
 
 mod capture;
+mod dissector;
 mod hand_read;
 mod icrc_program;
 mod robustness;
