@@ -29,6 +29,7 @@
 //! `std`: lets the ICRC choose the fastest instructions of the processor at run time. Results are the same without.
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(clippy::cast_possible_truncation)]
 
 #[cfg(test)]
 extern crate std;
