@@ -4,6 +4,8 @@ mod in_flight;
 mod requester;
 mod responder;
 mod retry;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::collections::VecDeque;
@@ -44,7 +46,7 @@ pub struct RcConfig {
     pub max_qp_rd_atom: u8,
     /// Limit of [`QpAttr::max_rd_atomic`].
     pub max_qp_init_rd_atom: u8,
-    /// Request packets on their way at once, at least 1: keeps a receiver's socket buffer from overflowing.
+    /// Request packets on their way at once, 1 to 2^22 (more would outrun the PSNs): keeps a receiver's socket buffer from overflowing.
     pub window: u32,
     /// Within a message, every how many packets an acknowledgement is asked for, at least 1. The last packet of a
     /// message and the one that fills the window always ask.
@@ -73,8 +75,8 @@ impl Default for RcConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum QpEvent {
-    /// The first packet arrived while the queue pair was ready to receive only: the peer is established, although its
-    /// RTU may still be on its way.
+    /// The first request has arrived since the queue pair can receive: the peer is established, although its RTU may
+    /// still be on its way. Once per life.
     CommEst,
     /// The peer sent an invalid request; the queue pair is in the error state.
     RequestError,
@@ -97,6 +99,9 @@ pub type PacketBuf = [u8; MAX_PACKET_LEN];
 
 /// The longest message (IBA Vol. 1 ch. 9 "Message size").
 pub const MAX_MESSAGE_LEN: u32 = 1 << 31;
+
+/// Old and new PSNs are told apart by half of their 2^24 values; a quarter is enough for anyone.
+const MAX_WINDOW: u32 = 1 << 22;
 
 /// One reliable-connected queue pair. The crate's documentation has the contract.
 #[derive(Debug)]
@@ -126,7 +131,7 @@ impl Rc {
     /// A queue pair in state [`QpState::Reset`].
     pub fn new(config: RcConfig) -> Self {
         let config = RcConfig {
-            window: config.window.max(1),
+            window: config.window.clamp(1, MAX_WINDOW),
             ack_interval: config.ack_interval.max(1),
             ..config
         };

@@ -19,7 +19,6 @@ use oarlock_wire::{
 };
 
 use super::{PacketBuf, QpEvent, Rc, emit};
-use crate::attr::QpState;
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::Counter;
 use crate::memory::Memory;
@@ -33,7 +32,7 @@ pub(super) struct Responder {
     in_progress: Option<u64>,
     /// A NAK has been sent for `expected`: what comes after it is dropped in silence.
     gap_reported: bool,
-    /// A packet has arrived in Rtr.
+    /// A request has arrived.
     is_established: bool,
     responses: VecDeque<Response>,
 }
@@ -90,6 +89,11 @@ impl Responder {
         self.expected
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.responses.capacity()
+    }
+
     pub(super) fn has_response(&self) -> bool {
         !self.responses.is_empty()
     }
@@ -97,7 +101,9 @@ impl Responder {
 
 impl Rc {
     pub(super) fn on_request(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) {
-        if self.state == QpState::Rtr && !self.responder.is_established {
+        // Deviation: the specification reports this in Rtr only. rdma_accept goes to Rts before the peer has even seen the
+        // REP, so that a passive side whose RTU is lost would never be told.
+        if !self.responder.is_established {
             self.responder.is_established = true;
             self.events.push_back(QpEvent::CommEst);
         }
