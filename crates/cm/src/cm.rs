@@ -22,8 +22,6 @@ use crate::{
 };
 
 mod dispatch;
-#[cfg(test)]
-mod tests;
 
 /// A connection of a [`Cm`]. Dead after [`Cm::destroy`]; never used for another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -498,6 +496,28 @@ impl Cm {
             _ => {}
         }
         Some(result)
+    }
+
+    /// The connection that was made last.
+    #[cfg(test)]
+    pub(crate) fn newest(&self) -> ConnId {
+        let conns = self.conns.iter().filter_map(|entry| entry.conn.as_ref());
+        conns
+            .max_by_key(|conn| {
+                conn.base
+                    .local_comm_id
+                    .0
+                    .wrapping_sub(self.next_comm_id.wrapping_add(1))
+            })
+            .expect("a connection exists")
+            .base
+            .id
+    }
+
+    /// Entries of the index, armed timers: for tests of leaks.
+    #[cfg(test)]
+    pub(crate) fn footprint(&self) -> ([usize; 3], usize) {
+        (self.index.sizes(), self.timers.len())
     }
 
     /// Frees the place and the comm id of a connection that a step has brought to IDLE.

@@ -97,6 +97,8 @@ mod output;
 mod params;
 mod random;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use cm::{Cm, ConnId, ListenerId};

@@ -244,11 +244,10 @@ pub fn without_connection(input: Input) -> Option<Transition> {
 const fn otherwise(input: Input) -> Answer {
     match input {
         Input::ReqAgain => Answer::Drop(DropReason::Duplicate),
-        Input::MraOfReq | Input::RejTimeout | Input::ReqOfSameQp | Input::RepOfStaleQp => {
-            Answer::NotOurs
-        }
+        Input::MraOfReq | Input::RejTimeout | Input::ReqOfSameQp => Answer::NotOurs,
         Input::MraOfRep
         | Input::Rep
+        | Input::RepOfStaleQp
         | Input::Rtu
         | Input::Rej
         | Input::RejStale
@@ -421,6 +420,10 @@ const RULES: &[Rule] = &[
     dropped(Input::Rep, &[RepRcvd], DropReason::Duplicate, &[]),
     again(Input::Rep, &[MraRepSent], &[Mra]),
     again(Input::Rep, &[Established], &[Rtu]),
+    // Once the peer is known, its comm id counts and not its QP.
+    dropped(Input::RepOfStaleQp, &[RepRcvd], DropReason::Duplicate, &[]),
+    again(Input::RepOfStaleQp, &[MraRepSent], &[Mra]),
+    again(Input::RepOfStaleQp, &[Established], &[Rtu]),
     dropped(
         Input::RepOfStaleQp,
         &[ReqSent, MraReqRcvd],
