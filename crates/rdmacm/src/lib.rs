@@ -1,1 +1,99 @@
-//! Safe RDMA CM API.
+//! The RDMA communication manager in safe Rust: connections between queue pairs, addressed by IP.
+//!
+//! | Type | What it is |
+//! |---|---|
+//! | [`Host`] | where identifiers live: the host service of this machine, or a private one in this process |
+//! | [`EventChannel`] | reports what happens to identifiers |
+//! | [`Identifier`] | one connection, or a listener |
+//! | [`Event`] | what happened, with its data |
+//! | [`ConnParam`] | what is given to `connect` and `accept` |
+//! | [`Connector`], [`Listener`], [`Connection`] | the short way, blocking |
+//!
+//! Queue pairs, memory and completion queues are those of `oarlock-verbs`.
+//!
+//! # Both sides, step by step
+//!
+//! A passive side that accepts one connection and receives a message, and an active side that connects and sends it. Both are
+//! in one process here, on a private host; with [`Host::open`] they can be anywhere.
+//!
+//! ```
+#![doc = include_str!("../doc/step_by_step.rs")]
+//! ```
+//!
+//! # Which event follows which call
+//!
+//! Active side:
+//!
+//! | Call | Followed by |
+//! |---|---|
+//! | [`resolve_addr`](Identifier::resolve_addr) | [`AddressResolved`](Event::AddressResolved), or [`AddressError`](Event::AddressError) |
+//! | [`resolve_route`](Identifier::resolve_route) | [`RouteResolved`](Event::RouteResolved), or [`RouteError`](Event::RouteError) |
+//! | [`create_qp`](Identifier::create_qp) | nothing |
+//! | [`connect`](Identifier::connect) | [`Established`](Event::Established) (with an external queue pair [`ConnectResponse`](Event::ConnectResponse)), or [`Rejected`](Event::Rejected), [`Unreachable`](Event::Unreachable), [`ConnectError`](Event::ConnectError) |
+//! | [`establish`](Identifier::establish) | nothing: the connection is established |
+//!
+//! Passive side:
+//!
+//! | Call | Followed by |
+//! |---|---|
+//! | [`bind_addr`](Identifier::bind_addr) | nothing |
+//! | [`listen`](Identifier::listen) | a [`ConnectRequest`](Event::ConnectRequest) for every peer, each with a new identifier |
+//! | [`accept`](Identifier::accept), on the new identifier | [`Established`](Event::Established), or [`Unreachable`](Event::Unreachable), [`Rejected`](Event::Rejected) when the peer is gone |
+//! | [`reject`](Identifier::reject) | nothing; the peer sees [`Rejected`](Event::Rejected) |
+//!
+//! Both sides:
+//!
+//! | Call | Followed by |
+//! |---|---|
+//! | [`disconnect`](Identifier::disconnect), or the peer's | [`Disconnected`](Event::Disconnected) on both sides, later [`TimewaitExit`](Event::TimewaitExit) |
+//! | [`migrate`](Identifier::migrate) | nothing: later events come out of the new channel |
+//! | [`close`](Identifier::close), or dropping the last handle | no event of the identifier any more |
+//!
+//! At any time: [`DeviceRemoval`](Event::DeviceRemoval), [`AddressChange`](Event::AddressChange). When the host service dies,
+//! every call and every wait ends with [`Error::ServiceGone`].
+//!
+//! # Events, acknowledgements, migration
+//!
+//! The rules of the C library hold: every event is acknowledged once, and `migrate` and `close` wait for the events of their
+//! identifier. Here they cannot be broken:
+//! - An [`Event`] acknowledges when it is dropped, and keeps alive what it refers to.
+//! - An event channel exists as long as an identifier or a reader uses it, whoever drops what first.
+//! - An event is with the service until it is fetched; fetching and migrating exclude each other there. So a reader of the old
+//!   channel sees an event once, or not at all because it moved.
+//! - A thread that would wait for an event it holds itself gets [`Error::EventHeldByCaller`].
+//!
+//! # What this crate never does
+//!
+//! No call blocks on the network, except those of synchronous identifiers and of the short way. Dropping never blocks. No
+//! thread is started. No event is made up: each comes from the host service, except that the end of connecting is
+//! [`Established`](Event::Established) where the service says that a reply has come.
+#![deny(unsafe_code)]
+
+mod channel;
+mod command;
+mod connect;
+mod easy;
+mod error;
+mod event;
+mod identifier;
+mod ledger;
+mod migrate;
+mod param;
+mod queue_pair;
+mod registry;
+mod synchronous;
+
+#[cfg(test)]
+mod tests;
+
+pub use channel::EventChannel;
+pub use easy::{Connection, Connector, Listener, QueueSizes};
+pub use error::{Error, Result};
+pub use event::{Event, Receipt};
+pub use identifier::Identifier;
+pub use oarlock_hostd::Host;
+pub use oarlock_wire::{IbTimeout, PortSpace, Qpn, RejReason, RetryCount};
+pub use param::{
+    ConnParam, ExternalQueuePair, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA,
+    MAX_REJECT_PRIVATE_DATA, PaddedData, PeerParam,
+};

@@ -1,0 +1,278 @@
+//! Event channels: where identifiers report.
+
+use crate::error::{Error, Result};
+use crate::event::{Event, Receipt};
+use crate::identifier::{Identifier, Shared};
+use crate::param::{PaddedData, PeerParam};
+use crate::{command, registry};
+use oarlock_hostd::{ClientChannel, Host};
+use oarlock_wire::RejReason;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::RecvFlags;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Reports the events of the identifiers on it, in the order in which they happened.
+///
+/// A handle; clones are the same channel. Any number of threads may read one channel, each event goes to one of them. The
+/// channel exists as long as a handle or an identifier on it does, so dropping the handle early loses nothing; after the
+/// last identifier has migrated away it is closed at once.
+///
+/// The descriptor ([`AsFd`]) is readable while events are queued, for use with poll, epoll or an event loop; then
+/// [`try_event`](Self::try_event) gets them. Readable without an event is possible (another reader was faster, the
+/// event's identifier migrated or was destroyed), the reverse is not. Nothing else may be done with the descriptor.
+#[doc(alias = "rdma_event_channel")]
+#[derive(Clone)]
+pub struct EventChannel {
+    pub(crate) inner: Arc<Channel>,
+}
+
+pub(crate) struct Channel {
+    /// Distinguishes channels in this process, also after one is closed and its token used again.
+    pub(crate) serial: u64,
+    pub(crate) host: Host,
+    pub(crate) client: ClientChannel,
+    /// The private channel of one synchronous identifier.
+    pub(crate) is_private: bool,
+}
+
+impl EventChannel {
+    /// Opens a channel on the host.
+    ///
+    /// # Errors
+    /// [`Error::ServiceGone`]; [`Error::Host`] when the service has no room or this process no descriptors left.
+    #[doc(alias = "rdma_create_event_channel")]
+    pub fn new(host: &Host) -> Result<Self> {
+        Ok(Self {
+            inner: Channel::open(host, false)?,
+        })
+    }
+
+    /// The next event; waits for it as long as it takes.
+    ///
+    /// # Errors
+    /// [`Error::ServiceGone`] when the host service has died: nothing will come any more.
+    ///
+    /// # Blocking
+    /// Until an event comes. A signal does not end the wait.
+    #[doc(alias = "rdma_get_cm_event")]
+    pub fn get_event(&self) -> Result<Event> {
+        match self.inner.wait_event(None)? {
+            Some(event) => Ok(event),
+            None => unreachable!("without a deadline the wait ends with an event"),
+        }
+    }
+
+    /// The next event, or `None` when none comes within `timeout`.
+    ///
+    /// # Errors
+    /// As [`get_event`](Self::get_event).
+    pub fn get_event_timeout(&self, timeout: Duration) -> Result<Option<Event>> {
+        // A timeout beyond what the clock can express is none.
+        self.inner.wait_event(Instant::now().checked_add(timeout))
+    }
+
+    /// The next event if one is queued.
+    ///
+    /// # Errors
+    /// As [`get_event`](Self::get_event).
+    ///
+    /// # Blocking
+    /// Never waits for an event.
+    pub fn try_event(&self) -> Result<Option<Event>> {
+        self.inner.try_event()
+    }
+
+    /// The host this channel belongs to.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.inner.host
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.client.as_fd()
+    }
+}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventChannel({})", self.inner.serial)
+    }
+}
+
+impl PartialEq for EventChannel {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for EventChannel {}
+
+impl Channel {
+    pub(crate) fn open(host: &Host, is_private: bool) -> Result<Arc<Self>> {
+        static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+        let client = host
+            .open_channel()
+            .map_err(|source| command::host_error("create_event_channel", source))?;
+        Ok(Arc::new(Self {
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
+            host: host.clone(),
+            client,
+            is_private,
+        }))
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.client.token()
+    }
+
+    pub(crate) fn wait_event(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.try_event()? {
+                return Ok(Some(event));
+            }
+            let timeout = match deadline {
+                None => None,
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    // What does not fit is waited for in pieces.
+                    Some(Timespec::try_from(left).unwrap_or(Timespec {
+                        tv_sec: i32::MAX.into(),
+                        tv_nsec: 0,
+                    }))
+                }
+            };
+            let mut fds = [PollFd::new(&self.client, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(Error::Channel(errno.into())),
+            }
+        }
+    }
+
+    pub(crate) fn try_event(self: &Arc<Self>) -> Result<Option<Event>> {
+        while self.take_wake()? {
+            // Without an event here the one announced has migrated, or its identifier was destroyed.
+            if let Some(raw) = command::get_event(&self.host, self.token())?
+                && let Some(event) = self.deliver(&raw)
+            {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes one of the bytes by which the service announces events.
+    fn take_wake(&self) -> Result<bool> {
+        let mut byte = [0u8; 1];
+        loop {
+            return match rustix::net::recv(&self.client, &mut byte, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET) => Err(Error::ServiceGone),
+                Ok(_) => Ok(true),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => Ok(false),
+                Err(errno) => Err(Error::Channel(errno.into())),
+            };
+        }
+    }
+
+    /// Wakes whoever waits for events here, with the end of the channel: the one identifier has left it.
+    pub(crate) fn end_waits(&self) {
+        if let Err(errno) = rustix::net::shutdown(&self.client, rustix::net::Shutdown::Both) {
+            tracing::debug!("private event channel {} not shut down: {errno}", self.serial);
+        }
+    }
+
+    /// Turns what the service reported into an event, doing what is the library's part of it.
+    fn deliver(self: &Arc<Self>, raw: &command::RawEvent) -> Option<Event> {
+        let owner = registry::find(raw.uid);
+        let params = command::peer_param(&raw.param);
+        // A connection request names the listener by uid and the new identifier by number.
+        let child = (raw.kind == command::CONNECT_REQUEST)
+            .then(|| Identifier::adopt(Arc::clone(self), raw.id, params));
+        // The identifier was dropped while its event was under way: nobody waits for it, a new connection is refused.
+        let owner = owner?;
+        let receipt = Receipt::new(Arc::clone(&owner), self.serial);
+        let id = Identifier(Arc::clone(&owner));
+        let status = raw.status;
+        let private_data = raw.param.private_data.as_deref().and_then(PaddedData::from_field);
+        Some(match raw.kind {
+            command::ADDR_RESOLVED => Event::AddressResolved { id, receipt },
+            command::ADDR_ERROR => Event::AddressError { id, status, receipt },
+            command::ROUTE_RESOLVED => Event::RouteResolved { id, receipt },
+            command::ROUTE_ERROR => Event::RouteError { id, status, receipt },
+            command::CONNECT_REQUEST => Event::ConnectRequest {
+                id: child.expect("made above for this event"),
+                listen_id: id,
+                params,
+                private_data,
+                receipt,
+            },
+            command::CONNECT_RESPONSE => response(&owner, params, private_data, receipt),
+            command::CONNECT_ERROR => Event::ConnectError { id, status, error: None, receipt },
+            command::UNREACHABLE => {
+                owner.stop_queue_pair();
+                Event::Unreachable { id, status, receipt }
+            }
+            command::REJECTED => {
+                owner.stop_queue_pair();
+                if owner.has_failed() {
+                    // The failure was reported as CONNECT_ERROR.
+                    return None;
+                }
+                Event::Rejected {
+                    id,
+                    reason: RejReason(u16::try_from(status).unwrap_or(u16::MAX)),
+                    private_data,
+                    receipt,
+                }
+            }
+            command::ESTABLISHED => Event::Established { id, params: None, private_data: None, receipt },
+            command::DISCONNECTED => {
+                owner.note_disconnected();
+                if owner.has_failed() {
+                    return None;
+                }
+                Event::Disconnected { id, status, receipt }
+            }
+            command::DEVICE_REMOVAL => Event::DeviceRemoval { id, receipt },
+            command::ADDR_CHANGE => Event::AddressChange { id, receipt },
+            command::TIMEWAIT_EXIT => Event::TimewaitExit { id, receipt },
+            number => Event::Other { id, number, status, receipt },
+        })
+    }
+}
+
+/// The peer's reply: with a queue pair of its own the identifier completes the connection here, and the program sees it
+/// established.
+fn response(
+    owner: &Arc<Shared>,
+    params: PeerParam,
+    private_data: Option<PaddedData>,
+    receipt: Receipt,
+) -> Event {
+    let id = Identifier(Arc::clone(owner));
+    if !owner.has_queue_pair() {
+        return Event::ConnectResponse { id, params, private_data, receipt };
+    }
+    match owner.complete_connect() {
+        Ok(()) => Event::Established { id, params: Some(params), private_data, receipt },
+        Err(error) => {
+            owner.fail();
+            Event::ConnectError {
+                id,
+                status: -error.errno(),
+                error: Some(Box::new(error)),
+                receipt,
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Connecting, accepting, rejecting, disconnecting, and what they do to the queue pair.
+
+use crate::error::{Error, Result};
+use crate::identifier::{Awaited, Identifier, Shared};
+use crate::param::{
+    ConnParam, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA,
+};
+use oarlock_ucm::abi::notify_event;
+use oarlock_ucm::client::{self, Param};
+use oarlock_wire::RejReason;
+
+impl Identifier {
+    /// Asks the peer for a connection. Followed by [`Event::Established`](crate::Event::Established) (the queue pair is
+    /// then in state RTS), [`Rejected`](crate::Event::Rejected), [`Unreachable`](crate::Event::Unreachable) or
+    /// [`ConnectError`](crate::Event::ConnectError); without a queue pair of its own by
+    /// [`ConnectResponse`](crate::Event::ConnectResponse).
+    ///
+    /// # Errors
+    /// [`Error::NoQueuePair`]: none, and none in the parameters. [`Error::MoreThanDevice`]: `responder_resources` or
+    /// `initiator_depth` beyond the device's limit. [`Error::PrivateDataTooLong`]: more than
+    /// [`MAX_CONNECT_PRIVATE_DATA`] bytes. [`Error::Refused`] with `EINVAL` before the route is resolved. A synchronous
+    /// identifier also [`Error::Rejected`], [`Error::Unreachable`], [`Error::ConnectFailed`], [`Error::TimedOut`].
+    ///
+    /// # Blocking
+    /// One round trip to the host service; a synchronous identifier waits for the outcome.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, REQ; Annex A11 for the private data.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect(&self, param: &ConnParam) -> Result<()> {
+        const CALL: &str = "connect";
+        check_private_data(CALL, param, MAX_CONNECT_PRIVATE_DATA)?;
+        let limits = self.0.read_limits(CALL)?;
+        let command = Param {
+            responder_resources: at_most_device(
+                CALL,
+                "responder_resources",
+                param.responder_resources,
+                limits.responder_resources,
+            )?,
+            initiator_depth: at_most_device(
+                CALL,
+                "initiator_depth",
+                param.initiator_depth,
+                limits.initiator_depth,
+            )?,
+            ..self.0.common_param(CALL, param)?
+        };
+        let command = client::connect(self.0.number, &command).map_err(|_| {
+            private_data_too_long(CALL, param.private_data.len(), MAX_CONNECT_PRIVATE_DATA)
+        })?;
+        self.0.ask(CALL, command)?;
+        self.wait_if_synchronous(Awaited::Established)
+    }
+
+    /// Accepts a connection request, on the identifier that its event brought. The queue pair is brought to RTS first.
+    /// Followed by [`Event::Established`](crate::Event::Established).
+    ///
+    /// Values left open become the smaller of what the request offers and what the device can.
+    ///
+    /// # Errors
+    /// [`Error::MoreThanOffered`] and [`Error::MoreThanDevice`] for the two resource counts;
+    /// [`Error::PrivateDataTooLong`]: more than [`MAX_ACCEPT_PRIVATE_DATA`] bytes; [`Error::NoQueuePair`];
+    /// [`Error::Verbs`] from the queue pair; [`Error::Refused`] when the request is not pending any more. After a failure of
+    /// the last two kinds the queue pair is in state Error.
+    ///
+    /// # Blocking
+    /// Two round trips; a synchronous identifier waits until the connection is established.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, REP.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(&self, param: &ConnParam) -> Result<()> {
+        const CALL: &str = "accept";
+        check_private_data(CALL, param, MAX_ACCEPT_PRIVATE_DATA)?;
+        let shared = &*self.0;
+        let limits = shared.read_limits(CALL)?;
+        let (offered_resources, offered_depth) = shared.offered.map_or((u8::MAX, u8::MAX), |offer| {
+            (offer.responder_resources, offer.initiator_depth)
+        });
+        let command = Param {
+            responder_resources: at_most_offered(
+                "responder_resources",
+                param.responder_resources,
+                offered_resources,
+                limits.responder_resources,
+            )?,
+            initiator_depth: at_most_offered(
+                "initiator_depth",
+                param.initiator_depth,
+                offered_depth,
+                limits.initiator_depth,
+            )?,
+            ..shared.common_param(CALL, param)?
+        };
+        let command = client::accept(shared.number, shared.uid, &command).map_err(|_| {
+            private_data_too_long(CALL, param.private_data.len(), MAX_ACCEPT_PRIVATE_DATA)
+        })?;
+        let accepted = shared
+            .ready_queue_pair(CALL)
+            .and_then(|()| shared.ask(CALL, command));
+        if let Err(error) = accepted {
+            shared.stop_queue_pair();
+            return Err(error);
+        }
+        self.wait_if_synchronous(Awaited::Established)
+    }
+
+    /// Refuses a connection request; the identifier can only be dropped afterwards.
+    ///
+    /// # Errors
+    /// [`Error::ReasonNotForPrograms`] for reasons other than [`RejReason::CONSUMER_DEFINED`] and
+    /// [`RejReason::VENDOR_OPTION_NOT_SUPPORTED`]; [`Error::PrivateDataTooLong`]: more than [`MAX_REJECT_PRIVATE_DATA`]
+    /// bytes; [`Error::Refused`] with `EINVAL` when there is no request to refuse.
+    ///
+    /// # Blocking
+    /// One round trip.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, REJ.
+    #[doc(alias = "rdma_reject")]
+    #[doc(alias = "rdma_reject_ece")]
+    pub fn reject(&self, reason: RejReason, private_data: &[u8]) -> Result<()> {
+        const CALL: &str = "reject";
+        let code = u8::try_from(reason.0)
+            .ok()
+            .filter(|_| {
+                [RejReason::CONSUMER_DEFINED, RejReason::VENDOR_OPTION_NOT_SUPPORTED]
+                    .contains(&reason)
+            })
+            .ok_or(Error::ReasonNotForPrograms(reason))?;
+        let too_long =
+            || private_data_too_long(CALL, private_data.len(), MAX_REJECT_PRIVATE_DATA);
+        if private_data.len() > MAX_REJECT_PRIVATE_DATA {
+            return Err(too_long());
+        }
+        let command =
+            client::reject(self.0.number, code, private_data).map_err(|_| too_long())?;
+        self.0.ask(CALL, command)
+    }
+
+    /// Completes a connection after [`Event::ConnectResponse`](crate::Event::ConnectResponse), for identifiers whose queue pair
+    /// is the program's: call it when that is in state RTS.
+    ///
+    /// # Errors
+    /// [`Error::QueuePairExists`]: with a queue pair of its own the identifier does this itself. [`Error::Refused`] with
+    /// `EINVAL` when no reply of the peer waits for it.
+    ///
+    /// # Blocking
+    /// One round trip.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, RTU.
+    #[doc(alias = "rdma_establish")]
+    pub fn establish(&self) -> Result<()> {
+        const CALL: &str = "establish";
+        if self.0.has_queue_pair() {
+            return Err(Error::QueuePairExists { call: CALL });
+        }
+        self.0.ask(CALL, client::establish(self.0.number))
+    }
+
+    /// Ends the connection, or answers the peer who ended it. The queue pair goes to state Error first: what is posted
+    /// completes as flushed. The first of both calls is followed by [`Event::Disconnected`](crate::Event::Disconnected), later
+    /// by [`TimewaitExit`](crate::Event::TimewaitExit).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` on an identifier that never tried to connect.
+    ///
+    /// # Blocking
+    /// One round trip; a synchronous identifier waits until the connection is down.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, DREQ and DREP.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) -> Result<()> {
+        const CALL: &str = "disconnect";
+        self.0.stop_queue_pair();
+        self.0.ask(CALL, client::disconnect(self.0.number))?;
+        if self.0.was_disconnected() {
+            return Ok(());
+        }
+        self.wait_if_synchronous(Awaited::Disconnected)
+    }
+
+    /// Reports that the peer's first data arrived before its RTU did: that data proves the connection established. A
+    /// queue pair made by [`create_qp`](Self::create_qp) reports this by itself.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` without a connection in the making.
+    ///
+    /// # Blocking
+    /// One round trip.
+    #[doc(alias = "rdma_notify")]
+    pub fn notify_established(&self) -> Result<()> {
+        let command = client::notify(self.0.number, notify_event::COMM_EST);
+        self.0.ask("notify_established", command)
+    }
+}
+
+/// The device's limits of outstanding reads and atomics.
+pub(crate) struct ReadLimits {
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+}
+
+impl Shared {
+    /// What CONNECT and ACCEPT say alike; the two resource counts are left at zero.
+    fn common_param(&self, call: &'static str, param: &ConnParam) -> Result<Param> {
+        let (qpn, srq) = match (self.lock_queue_pair().as_ref(), param.external_queue_pair) {
+            (Some(own), _) => (own.qpn(), false),
+            (None, Some(external)) => (external.qpn, external.srq),
+            (None, None) => return Err(Error::NoQueuePair { call }),
+        };
+        Ok(Param {
+            private_data: param.private_data.clone(),
+            responder_resources: 0,
+            initiator_depth: 0,
+            flow_control: param.flow_control,
+            retry_count: param.retry_count.get(),
+            rnr_retry_count: param.rnr_retry_count.get(),
+            srq,
+            qp_num: qpn.get(),
+        })
+    }
+
+    /// Active side, the peer's reply is here: queue pair to RTR and RTS, then RTU.
+    pub(crate) fn complete_connect(&self) -> Result<()> {
+        const CALL: &str = "connect";
+        let done = self
+            .ready_queue_pair(CALL)
+            .and_then(|()| self.ask(CALL, client::establish(self.number)));
+        if done.is_err() {
+            self.stop_queue_pair();
+        }
+        done
+    }
+}
+
+fn check_private_data(call: &'static str, param: &ConnParam, max: usize) -> Result<()> {
+    let given = param.private_data.len();
+    if given > max {
+        return Err(private_data_too_long(call, given, max));
+    }
+    Ok(())
+}
+
+fn private_data_too_long(call: &'static str, given: usize, max: usize) -> Error {
+    Error::PrivateDataTooLong { call, given, max }
+}
+
+fn at_most_device(
+    call: &'static str,
+    name: &'static str,
+    given: Option<u8>,
+    max: u8,
+) -> Result<u8> {
+    match given {
+        None => Ok(max),
+        Some(given) if given > max => Err(Error::MoreThanDevice { call, name, given, max }),
+        Some(given) => Ok(given),
+    }
+}
+
+fn at_most_offered(
+    name: &'static str,
+    given: Option<u8>,
+    offered: u8,
+    max: u8,
+) -> Result<u8> {
+    match given {
+        None => Ok(offered.min(max)),
+        Some(given) if given > offered => Err(Error::MoreThanOffered { name, given, offered }),
+        Some(given) => at_most_device("accept", name, Some(given), max),
+    }
+}

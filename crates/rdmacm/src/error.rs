@@ -1,0 +1,282 @@
+//! Why a call failed, grouped by who must act.
+
+use crate::param::PaddedData;
+use oarlock_wire::RejReason;
+
+/// The result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The service refused the command: the sentence names the state or the rule.
+    #[error("{call}: {sentence} ({})", errno_name(*.errno))]
+    Refused {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// The errno a C program would get, positive.
+        errno: i32,
+        /// What was wrong, by the service.
+        sentence: String,
+    },
+    /// The host service or the connection to it is gone; every identifier and queue pair of this process is lost.
+    #[error("device fatal: the host service is gone; every identifier and queue pair of this process is lost")]
+    ServiceGone,
+    /// The service could not be asked, or not be understood.
+    #[error("{call}: {source}")]
+    Host {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// What the client of the service found.
+        source: oarlock_hostd::Error,
+    },
+    /// The service's answer could not be decoded.
+    #[error("{call}: the service answered {got} bytes that this library does not understand")]
+    Answer {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// The length of the answer.
+        got: usize,
+    },
+    /// A verbs call failed on the identifier's queue pair.
+    #[error("{call}: {source}")]
+    Verbs {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// What verbs said.
+        source: oarlock_verbs::Error,
+    },
+    /// The descriptor of an event channel could not be read or waited on.
+    #[error("event channel: {0}")]
+    Channel(#[source] std::io::Error),
+
+    /// The peer answered REJ.
+    #[error("connection rejected by the peer: {reason}")]
+    Rejected {
+        /// Why.
+        reason: RejReason,
+        /// The whole private data field of the REJ.
+        private_data: Option<PaddedData>,
+    },
+    /// No answer from the peer.
+    #[error("peer unreachable ({})", errno_name(-*.status))]
+    Unreachable {
+        /// Negative errno.
+        status: i32,
+    },
+    /// An address did not resolve.
+    #[error("address resolution failed ({})", errno_name(-*.status))]
+    AddressResolution {
+        /// Negative errno.
+        status: i32,
+    },
+    /// A route did not resolve.
+    #[error("route resolution failed ({})", errno_name(-*.status))]
+    RouteResolution {
+        /// Negative errno.
+        status: i32,
+    },
+    /// Establishing the connection failed on this side.
+    #[error("connecting failed ({})", errno_name(-*.status))]
+    ConnectFailed {
+        /// Negative errno.
+        status: i32,
+    },
+    /// The connection ended while something else was awaited.
+    #[error("disconnected while waiting for {awaited}")]
+    DisconnectedEarly {
+        /// What was awaited.
+        awaited: &'static str,
+    },
+    /// An event arrived that does not answer the call.
+    #[error("event {got} arrived while waiting for {awaited}")]
+    UnexpectedEvent {
+        /// What was awaited.
+        awaited: &'static str,
+        /// The event's name.
+        got: &'static str,
+    },
+    /// The deadline passed.
+    #[error("deadline passed while waiting for {awaited}")]
+    TimedOut {
+        /// What was awaited.
+        awaited: &'static str,
+    },
+
+    /// The identifier was closed before.
+    #[error("{call}: the identifier is closed")]
+    Closed {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// The call waits until the identifier's events are acknowledged, and the calling thread itself holds some of them:
+    /// it would wait for itself.
+    #[error("{call}: the calling thread holds {unacknowledged} unacknowledged event(s) of this identifier; acknowledge or drop them first")]
+    EventHeldByCaller {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// How many.
+        unacknowledged: u32,
+    },
+    /// Two objects of different hosts.
+    #[error("{call}: the event channel belongs to another host than the identifier")]
+    OtherHost {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// The identifier already is what the call would make it.
+    #[error("migrate_to_none: the identifier is synchronous already")]
+    AlreadySynchronous,
+    /// The call needs a synchronous identifier.
+    #[error("{call}: the identifier reports to an event channel; only a synchronous identifier can be asked")]
+    NotSynchronous {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// No device yet.
+    #[error("{call}: no device is bound yet; bind to a specific address or resolve an address first")]
+    NoDevice {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// No queue pair yet, and no external one in the parameters.
+    #[error("{call}: the identifier has no queue pair; create_qp first or name an external one")]
+    NoQueuePair {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// There is a queue pair already.
+    #[error("{call}: the identifier has a queue pair already")]
+    QueuePairExists {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// The protection domain or completion queue is of another device than the identifier.
+    #[error("create_qp: the protection domain is of device {given}, the identifier is bound to {bound}")]
+    OtherDevice {
+        /// The protection domain's device.
+        given: String,
+        /// The identifier's device.
+        bound: String,
+    },
+    /// A resource count is more than the device can.
+    #[error("{call}: {name} is {given}, the device can {max}")]
+    MoreThanDevice {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// `responder_resources` or `initiator_depth`.
+        name: &'static str,
+        /// What was asked for.
+        given: u8,
+        /// The device's limit.
+        max: u8,
+    },
+    /// A resource count is more than the connection request offers.
+    #[error("accept: {name} is {given}, the connection request offers {offered}")]
+    MoreThanOffered {
+        /// `responder_resources` or `initiator_depth`.
+        name: &'static str,
+        /// What was asked for.
+        given: u8,
+        /// What the request says.
+        offered: u8,
+    },
+    /// Private data beyond the message's field.
+    #[error("{call}: {given} bytes of private data, the message carries at most {max}")]
+    PrivateDataTooLong {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// What was given.
+        given: usize,
+        /// What fits.
+        max: usize,
+    },
+    /// Only consumer reasons may be given to `reject`.
+    #[error("reject: reason {0} is the protocol's own; a program may say 28 (consumer defined) or 35 (vendor option)")]
+    ReasonNotForPrograms(RejReason),
+    /// A duration that does not fit the command.
+    #[error("{call}: the timeout of {given:?} is not between 1 ms and {max:?}")]
+    TimeoutOutOfRange {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// What was given.
+        given: std::time::Duration,
+        /// The largest the command can carry.
+        max: std::time::Duration,
+    },
+}
+
+impl Error {
+    /// The errno that the C library would give for this error, positive.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Refused { errno, .. } => *errno,
+            Self::ServiceGone => libc::EIO,
+            Self::Host { .. } | Self::Answer { .. } => libc::EPROTO,
+            Self::Verbs { source, .. } => verbs_errno(source),
+            Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Rejected { .. } => libc::ECONNREFUSED,
+            Self::Unreachable { status }
+            | Self::AddressResolution { status }
+            | Self::RouteResolution { status }
+            | Self::ConnectFailed { status } => status.wrapping_abs(),
+            Self::DisconnectedEarly { .. } => libc::ECONNRESET,
+            Self::UnexpectedEvent { .. } => libc::EPROTO,
+            Self::TimedOut { .. } => libc::ETIMEDOUT,
+            Self::Closed { .. } => libc::ENOENT,
+            Self::EventHeldByCaller { .. } => libc::EDEADLK,
+            Self::OtherHost { .. }
+            | Self::AlreadySynchronous
+            | Self::NotSynchronous { .. }
+            | Self::NoDevice { .. }
+            | Self::NoQueuePair { .. }
+            | Self::QueuePairExists { .. }
+            | Self::OtherDevice { .. }
+            | Self::MoreThanDevice { .. }
+            | Self::MoreThanOffered { .. }
+            | Self::PrivateDataTooLong { .. }
+            | Self::ReasonNotForPrograms(_)
+            | Self::TimeoutOutOfRange { .. } => libc::EINVAL,
+        }
+    }
+
+    /// Whether the host service is lost and with it everything this process had there.
+    #[must_use]
+    pub fn is_device_fatal(&self) -> bool {
+        match self {
+            Self::ServiceGone => true,
+            Self::Host { source, .. } => source.is_gone(),
+            Self::Verbs { source, .. } => match source {
+                oarlock_verbs::Error::Host(host) => host.is_gone(),
+                other => other.is_device_fatal(),
+            },
+            _ => false,
+        }
+    }
+}
+
+/// The system's text for an errno.
+pub(crate) fn errno_name(errno: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno)
+}
+
+/// What the calls of libibverbs give for such an error.
+fn verbs_errno(error: &oarlock_verbs::Error) -> i32 {
+    use oarlock_verbs::{DeviceError, Error};
+    match error {
+        Error::NoSuchDevice { .. } => libc::ENODEV,
+        Error::Host(_) | Error::Device(DeviceError::DeviceFatal) => libc::EIO,
+        Error::Device(
+            DeviceError::OutOfMemory { .. }
+            | DeviceError::TooManyRegions { .. }
+            | DeviceError::TooManyQueuePairs { .. },
+        ) => libc::ENOMEM,
+        Error::Device(DeviceError::NotMapped { .. }) => libc::EFAULT,
+        Error::Device(DeviceError::System { source, .. }) => {
+            source.raw_os_error().unwrap_or(libc::EIO)
+        }
+        _ => libc::EINVAL,
+    }
+}

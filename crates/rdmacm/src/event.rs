@@ -1,0 +1,326 @@
+//! What an event channel reports.
+
+use crate::identifier::{Identifier, Shared};
+use crate::param::{PaddedData, PeerParam};
+use oarlock_wire::RejReason;
+use std::fmt;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+/// One event of one identifier, with its data.
+///
+/// Every event is acknowledged exactly once: by [`ack`](Self::ack), or when it is dropped. An event taken apart by a
+/// pattern is acknowledged when its [`Receipt`] is dropped, which stays behind in the value that was matched. Until then
+/// [`migrate`](Identifier::migrate) and [`close`](Identifier::close) of the identifier wait; what the event refers to
+/// (identifiers, data) stays valid as long as anyone holds it, also after the acknowledgement.
+#[doc(alias = "rdma_cm_event")]
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The destination is reachable through a device; follows `resolve_addr`.
+    #[non_exhaustive]
+    AddressResolved {
+        /// The identifier.
+        id: Identifier,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The destination is not reachable; `resolve_addr` may be tried again.
+    #[non_exhaustive]
+    AddressError {
+        /// The identifier.
+        id: Identifier,
+        /// Negative errno.
+        status: i32,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The path is known; follows `resolve_route`.
+    #[non_exhaustive]
+    RouteResolved {
+        /// The identifier.
+        id: Identifier,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// No path.
+    #[non_exhaustive]
+    RouteError {
+        /// The identifier.
+        id: Identifier,
+        /// Negative errno.
+        status: i32,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// A peer wants to connect to a listening identifier.
+    #[non_exhaustive]
+    ConnectRequest {
+        /// The new connection's identifier, on the channel of its listener. Dropping it rejects the request.
+        id: Identifier,
+        /// The identifier that listens.
+        listen_id: Identifier,
+        /// What the peer asks for, in our view.
+        params: PeerParam,
+        /// The private data of the request.
+        private_data: Option<PaddedData>,
+        /// Acknowledges when dropped (it counts for the listening identifier).
+        receipt: Receipt,
+    },
+    /// The peer accepted, and the identifier has no queue pair of its own: bring yours to RTS, then call
+    /// [`establish`](Identifier::establish).
+    #[non_exhaustive]
+    ConnectResponse {
+        /// The identifier.
+        id: Identifier,
+        /// What the peer accepted, in our view.
+        params: PeerParam,
+        /// The private data of the reply.
+        private_data: Option<PaddedData>,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// Establishing failed on this side.
+    #[non_exhaustive]
+    ConnectError {
+        /// The identifier.
+        id: Identifier,
+        /// Negative errno.
+        status: i32,
+        /// What failed, where this library knows.
+        error: Option<Box<crate::Error>>,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The peer did not answer.
+    #[non_exhaustive]
+    Unreachable {
+        /// The identifier.
+        id: Identifier,
+        /// Negative errno.
+        status: i32,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The peer refused. The queue pair is in state Error.
+    #[non_exhaustive]
+    Rejected {
+        /// The identifier.
+        id: Identifier,
+        /// Why.
+        reason: RejReason,
+        /// The private data of the refusal.
+        private_data: Option<PaddedData>,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// Connected; the queue pair is in state RTS.
+    #[non_exhaustive]
+    Established {
+        /// The identifier.
+        id: Identifier,
+        /// What the peer's reply says, in our view (active side only).
+        params: Option<PeerParam>,
+        /// The private data of the peer's reply (active side only).
+        private_data: Option<PaddedData>,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The connection is over, by either side; call [`disconnect`](Identifier::disconnect) to stop the queue pair.
+    #[non_exhaustive]
+    Disconnected {
+        /// The identifier.
+        id: Identifier,
+        /// 0, or the negative errno of a peer that did not answer.
+        status: i32,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The device is gone; destroy the identifier.
+    #[non_exhaustive]
+    DeviceRemoval {
+        /// The identifier.
+        id: Identifier,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The address of the network interface changed; the connection may be lost.
+    #[non_exhaustive]
+    AddressChange {
+        /// The identifier.
+        id: Identifier,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// The connection's queue pair number may be used again.
+    #[non_exhaustive]
+    TimewaitExit {
+        /// The identifier.
+        id: Identifier,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+    /// An event this version does not know.
+    #[non_exhaustive]
+    Other {
+        /// The identifier.
+        id: Identifier,
+        /// Its number.
+        number: u32,
+        /// Its status.
+        status: i32,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
+}
+
+impl Event {
+    /// The identifier the event is about: of a connection request, the new one.
+    #[must_use]
+    pub fn id(&self) -> &Identifier {
+        match self {
+            Self::AddressResolved { id, .. }
+            | Self::AddressError { id, .. }
+            | Self::RouteResolved { id, .. }
+            | Self::RouteError { id, .. }
+            | Self::ConnectRequest { id, .. }
+            | Self::ConnectResponse { id, .. }
+            | Self::ConnectError { id, .. }
+            | Self::Unreachable { id, .. }
+            | Self::Rejected { id, .. }
+            | Self::Established { id, .. }
+            | Self::Disconnected { id, .. }
+            | Self::DeviceRemoval { id, .. }
+            | Self::AddressChange { id, .. }
+            | Self::TimewaitExit { id, .. }
+            | Self::Other { id, .. } => id,
+        }
+    }
+
+    /// The listening identifier of a connection request.
+    #[must_use]
+    pub fn listen_id(&self) -> Option<&Identifier> {
+        match self {
+            Self::ConnectRequest { listen_id, .. } => Some(listen_id),
+            _ => None,
+        }
+    }
+
+    /// Acknowledges the event, as dropping it does.
+    #[doc(alias = "rdma_ack_cm_event")]
+    pub fn ack(self) {}
+
+    /// Takes the event off the account of the thread that fetched it; call it before the event goes to another thread,
+    /// which will acknowledge it.
+    ///
+    /// `migrate` and `close` refuse to wait for an event that their own thread holds, and cannot see where it went.
+    #[must_use]
+    pub fn handed_over(mut self) -> Self {
+        self.receipt_mut().hand_over();
+        self
+    }
+
+    /// The event's name in the RDMA CM, as `rdma_event_str(3)` prints it.
+    #[doc(alias = "rdma_event_str")]
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::AddressResolved { .. } => "RDMA_CM_EVENT_ADDR_RESOLVED",
+            Self::AddressError { .. } => "RDMA_CM_EVENT_ADDR_ERROR",
+            Self::RouteResolved { .. } => "RDMA_CM_EVENT_ROUTE_RESOLVED",
+            Self::RouteError { .. } => "RDMA_CM_EVENT_ROUTE_ERROR",
+            Self::ConnectRequest { .. } => "RDMA_CM_EVENT_CONNECT_REQUEST",
+            Self::ConnectResponse { .. } => "RDMA_CM_EVENT_CONNECT_RESPONSE",
+            Self::ConnectError { .. } => "RDMA_CM_EVENT_CONNECT_ERROR",
+            Self::Unreachable { .. } => "RDMA_CM_EVENT_UNREACHABLE",
+            Self::Rejected { .. } => "RDMA_CM_EVENT_REJECTED",
+            Self::Established { .. } => "RDMA_CM_EVENT_ESTABLISHED",
+            Self::Disconnected { .. } => "RDMA_CM_EVENT_DISCONNECTED",
+            Self::DeviceRemoval { .. } => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+            Self::AddressChange { .. } => "RDMA_CM_EVENT_ADDR_CHANGE",
+            Self::TimewaitExit { .. } => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+            Self::Other { .. } => "UNKNOWN EVENT",
+        }
+    }
+
+    /// The asynchronous result as the C library reports it: 0, a negative errno, or the reason of a REJ (positive).
+    #[must_use]
+    pub fn status(&self) -> i32 {
+        match self {
+            Self::AddressError { status, .. }
+            | Self::RouteError { status, .. }
+            | Self::ConnectError { status, .. }
+            | Self::Unreachable { status, .. }
+            | Self::Disconnected { status, .. }
+            | Self::Other { status, .. } => *status,
+            Self::Rejected { reason, .. } => i32::from(reason.0),
+            _ => 0,
+        }
+    }
+
+    fn receipt_mut(&mut self) -> &mut Receipt {
+        match self {
+            Self::AddressResolved { receipt, .. }
+            | Self::AddressError { receipt, .. }
+            | Self::RouteResolved { receipt, .. }
+            | Self::RouteError { receipt, .. }
+            | Self::ConnectRequest { receipt, .. }
+            | Self::ConnectResponse { receipt, .. }
+            | Self::ConnectError { receipt, .. }
+            | Self::Unreachable { receipt, .. }
+            | Self::Rejected { receipt, .. }
+            | Self::Established { receipt, .. }
+            | Self::Disconnected { receipt, .. }
+            | Self::DeviceRemoval { receipt, .. }
+            | Self::AddressChange { receipt, .. }
+            | Self::TimewaitExit { receipt, .. }
+            | Self::Other { receipt, .. } => receipt,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, status {}", self.name(), self.status())
+    }
+}
+
+/// The acknowledgement still owed for an event; it is given when this is dropped.
+pub struct Receipt {
+    /// The identifier whose count it is: of a connection request, the listener's.
+    owner: Arc<Shared>,
+    channel: u64,
+    fetched_by: Option<ThreadId>,
+}
+
+impl Receipt {
+    /// For an event fetched by the calling thread.
+    pub(crate) fn new(owner: Arc<Shared>, channel: u64) -> Self {
+        let thread = std::thread::current().id();
+        owner.ledger.fetched(thread);
+        Self {
+            owner,
+            channel,
+            fetched_by: Some(thread),
+        }
+    }
+
+    /// See [`Event::handed_over`].
+    pub fn hand_over(&mut self) {
+        if let Some(thread) = self.fetched_by.take() {
+            self.owner.ledger.handed_over(thread);
+        }
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.owner.ledger.acknowledge(self.channel, self.fetched_by);
+    }
+}
+
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receipt")
+    }
+}

@@ -1,0 +1,406 @@
+//! Identifiers: creating, binding, resolving, options, addresses, and what all calls share.
+
+use crate::channel::{Channel, EventChannel};
+use crate::error::{Error, Result};
+use crate::ledger::Ledger;
+use crate::param::PeerParam;
+use crate::{command, registry};
+use oarlock_hostd::Host;
+use oarlock_ucm::client::{self, Addresses, Answer, Call, IdNumber};
+use oarlock_verbs::{Context, QueuePair};
+use oarlock_wire::{IbTimeout, PortSpace};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+/// Queue pair type of the verbs for reliable connections (`IBV_QPT_RC`).
+const QP_TYPE_RC: u8 = 2;
+
+/// The RDMA CM's object for one connection, or for listening: what a socket is to TCP.
+///
+/// A handle: clones are the same identifier, and may be used from several threads. It reports to the
+/// [`EventChannel`] it was created on, or is *synchronous*: then every call that would be answered by an event waits for
+/// it and returns the outcome.
+///
+/// When the last handle goes (events hold handles too), the identifier is destroyed without waiting: an established
+/// connection is disconnected, a request not yet accepted is rejected, a listener stops. [`close`](Self::close) does the
+/// same while other handles exist and waits until no event of the identifier is unacknowledged.
+#[doc(alias = "rdma_cm_id")]
+#[derive(Clone)]
+pub struct Identifier(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) host: Host,
+    pub(crate) number: IdNumber,
+    /// What the service echoes in events.
+    pub(crate) uid: u64,
+    context: AtomicU64,
+    /// Where events go. Commands hold it for reading, so that none is under way while MIGRATE_ID moves the identifier.
+    pub(crate) channel: RwLock<Arc<Channel>>,
+    /// Held by a migration from its first step until all events of the old channel are acknowledged.
+    pub(crate) migration: Mutex<()>,
+    pub(crate) ledger: Ledger,
+    pub(crate) queue_pair: Mutex<Option<QueuePair>>,
+    /// An identifier never changes its device.
+    pub(crate) device: OnceLock<Context>,
+    /// Of a passive side: what the connection request offers.
+    pub(crate) offered: Option<PeerParam>,
+    pub(crate) closed: AtomicBool,
+    /// Establishing failed on this side; later refusals are consequences.
+    failed: AtomicBool,
+    /// The end of the connection was reported.
+    disconnected: AtomicBool,
+    /// Bounds the waits of a synchronous identifier.
+    wait_until: Mutex<Option<Instant>>,
+}
+
+impl Identifier {
+    /// Creates an identifier that reports to `channel`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` for port spaces that do not exist.
+    ///
+    /// # Blocking
+    /// One round trip to the host service.
+    #[doc(alias = "rdma_create_id")]
+    pub fn new(channel: &EventChannel, port_space: PortSpace) -> Result<Self> {
+        Self::create(Arc::clone(&channel.inner), port_space)
+    }
+
+    /// Creates a synchronous identifier.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and as [`EventChannel::new`].
+    #[doc(alias = "rdma_create_id")]
+    pub fn synchronous(host: &Host, port_space: PortSpace) -> Result<Self> {
+        Self::create(Channel::open(host, true)?, port_space)
+    }
+
+    fn create(channel: Arc<Channel>, port_space: PortSpace) -> Result<Self> {
+        let uid = registry::next_uid();
+        let command = client::create_id(uid, port_space.0, QP_TYPE_RC);
+        let number = command::ask(&channel.host, "create_id", channel.token(), command)?;
+        Ok(Self::register(channel, number, uid, None))
+    }
+
+    /// Takes over the identifier that the service made for a connection request.
+    pub(crate) fn adopt(channel: Arc<Channel>, number: IdNumber, offered: PeerParam) -> Self {
+        Self::register(channel, number, registry::next_uid(), Some(offered))
+    }
+
+    fn register(
+        channel: Arc<Channel>,
+        number: IdNumber,
+        uid: u64,
+        offered: Option<PeerParam>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            host: channel.host.clone(),
+            number,
+            uid,
+            context: AtomicU64::new(0),
+            channel: RwLock::new(channel),
+            migration: Mutex::new(()),
+            ledger: Ledger::default(),
+            queue_pair: Mutex::new(None),
+            device: OnceLock::new(),
+            offered,
+            closed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            disconnected: AtomicBool::new(false),
+            wait_until: Mutex::new(None),
+        });
+        registry::insert(uid, &shared);
+        Self(shared)
+    }
+
+    /// A value of the program's own, 0 until set; every handle sees it.
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        self.0.context.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`context`](Self::context).
+    pub fn set_context(&self, value: u64) {
+        self.0.context.store(value, Ordering::Relaxed);
+    }
+
+    /// Binds to a local address and port; port 0 takes a free one.
+    ///
+    /// A specific address that is not loopback binds the identifier to that address's device.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], by errno: `EADDRNOTAVAIL` no such local address, or the port is held with a wildcard address;
+    /// `EADDRINUSE` the port is held with the same address; `ENODEV` no device for the address; `EACCES` a port below
+    /// 1024; `EINVAL` bound already, or a link-local address without its interface.
+    ///
+    /// # Blocking
+    /// One round trip.
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind_addr(&self, address: SocketAddr) -> Result<()> {
+        self.0.ask("bind_addr", client::bind(self.0.number, address))
+    }
+
+    /// Finds the device, the source address and the way to `destination`. `source` fixes the local address; without it the
+    /// address bound before counts, or the one that the route lookup gives.
+    ///
+    /// Followed by [`Event::AddressResolved`](crate::Event::AddressResolved) or
+    /// [`Event::AddressError`](crate::Event::AddressError).
+    ///
+    /// # Errors
+    /// [`Error::Refused`], by errno: `EINVAL` in a state other than new or bound, or for addresses of two families;
+    /// `ENETUNREACH`, `EHOSTUNREACH`, `ENODEV` when the lookup fails at once. A synchronous identifier also
+    /// [`Error::AddressResolution`] and [`Error::TimedOut`].
+    ///
+    /// # Blocking
+    /// One round trip; a synchronous identifier waits for the outcome.
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn resolve_addr(
+        &self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        let timeout = milliseconds("resolve_addr", timeout)?;
+        let command = client::resolve_addr(self.0.number, source, destination, timeout);
+        self.0.ask("resolve_addr", command)?;
+        self.wait_if_synchronous(Awaited::AddressResolved)
+    }
+
+    /// Finds the path to the destination. Followed by [`Event::RouteResolved`](crate::Event::RouteResolved) or
+    /// [`Event::RouteError`](crate::Event::RouteError).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` before the address is resolved. A synchronous identifier also
+    /// [`Error::RouteResolution`] and [`Error::TimedOut`].
+    ///
+    /// # Blocking
+    /// One round trip; a synchronous identifier waits for the outcome.
+    #[doc(alias = "rdma_resolve_route")]
+    pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        let timeout = milliseconds("resolve_route", timeout)?;
+        self.0
+            .ask("resolve_route", client::resolve_route(self.0.number, timeout))?;
+        self.wait_if_synchronous(Awaited::RouteResolved)
+    }
+
+    /// Listens for connection requests; each arrives as [`Event::ConnectRequest`](crate::Event::ConnectRequest), or by
+    /// [`get_request`](Self::get_request). An identifier that is not bound is bound to all addresses and a free port.
+    ///
+    /// At most `backlog` requests are kept until they are fetched; more are dropped, and their senders try again. 0 means the
+    /// service's maximum.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], by errno: `EINVAL` in a state other than new or bound; `EADDRINUSE`, `EADDRNOTAVAIL` when the
+    /// port is shared with another listener.
+    ///
+    /// # Blocking
+    /// One round trip, also for a synchronous identifier.
+    #[doc(alias = "rdma_listen")]
+    pub fn listen(&self, backlog: i32) -> Result<()> {
+        self.0.ask("listen", client::listen(self.0.number, backlog))
+    }
+
+    /// The type of service (traffic class) of the connection's packets; before `resolve_addr`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the sentence says why.
+    #[doc(alias = "rdma_set_option")]
+    pub fn set_type_of_service(&self, value: u8) -> Result<()> {
+        self.0
+            .ask("set_type_of_service", client::set_tos(self.0.number, value))
+    }
+
+    /// Allows sharing the address with other identifiers that allow it; never two listeners.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` while listening.
+    #[doc(alias = "rdma_set_option")]
+    pub fn set_reuse_address(&self, allowed: bool) -> Result<()> {
+        self.0.ask(
+            "set_reuse_address",
+            client::set_reuseaddr(self.0.number, allowed),
+        )
+    }
+
+    /// Restricts a wildcard address to its own family; before listening.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` in later states.
+    #[doc(alias = "rdma_set_option")]
+    pub fn set_address_family_only(&self, only: bool) -> Result<()> {
+        self.0.ask(
+            "set_address_family_only",
+            client::set_afonly(self.0.number, only),
+        )
+    }
+
+    /// How long the queue pair waits for an acknowledgement, as encoded in the packets; before `connect` or `accept`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the sentence says why.
+    #[doc(alias = "rdma_set_option")]
+    pub fn set_ack_timeout(&self, timeout: IbTimeout) -> Result<()> {
+        self.0.ask(
+            "set_ack_timeout",
+            client::set_ack_timeout(self.0.number, timeout.get()),
+        )
+    }
+
+    /// The local address, once bound or resolved.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::ServiceGone`].
+    #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
+    pub fn local_addr(&self) -> Result<Option<SocketAddr>> {
+        Ok(self.0.addresses("local_addr")?.local)
+    }
+
+    /// The peer's address, once resolved or, on the passive side, from the beginning.
+    ///
+    /// # Errors
+    /// As [`local_addr`](Self::local_addr).
+    #[doc(alias = "rdma_get_peer_addr")]
+    #[doc(alias = "rdma_get_dst_port")]
+    pub fn peer_addr(&self) -> Result<Option<SocketAddr>> {
+        Ok(self.0.addresses("peer_addr")?.remote)
+    }
+
+    /// What the connection request offers, in our view; `None` unless this is the passive side of a connection.
+    #[must_use]
+    pub fn offered(&self) -> Option<PeerParam> {
+        self.0.offered
+    }
+
+    /// Bounds every wait of a synchronous identifier from now on; `None` removes the bound. A wait that meets it ends with
+    /// [`Error::TimedOut`], and the operation goes on.
+    pub fn set_deadline(&self, deadline: Option<Instant>) {
+        *self
+            .0
+            .wait_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = deadline;
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        *self
+            .0
+            .wait_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a synchronous call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    AddressResolved,
+    RouteResolved,
+    Established,
+    Disconnected,
+}
+
+impl Shared {
+    /// The channel, for a command or two; MIGRATE_ID waits until it is released.
+    pub(crate) fn bound(&self) -> RwLockReadGuard<'_, Arc<Channel>> {
+        // Only a whole Arc is ever assigned under the lock.
+        self.channel.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn check_open(&self, call: &'static str) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed { call });
+        }
+        Ok(())
+    }
+
+    /// Sends one command about this identifier.
+    pub(crate) fn ask<A: Answer>(&self, call: &'static str, command: Call<A>) -> Result<A> {
+        let [answer] = self.ask_all(call, [command])?;
+        Ok(answer)
+    }
+
+    pub(crate) fn ask_all<A: Answer, const N: usize>(
+        &self,
+        call: &'static str,
+        commands: [Call<A>; N],
+    ) -> Result<[A; N]> {
+        let channel = self.bound();
+        self.check_open(call)?;
+        command::ask_all(&self.host, call, channel.token(), commands)
+    }
+
+    pub(crate) fn addresses(&self, call: &'static str) -> Result<Addresses> {
+        self.ask(call, client::query_addr(self.number))
+    }
+
+    pub(crate) fn lock_queue_pair(&self) -> MutexGuard<'_, Option<QueuePair>> {
+        // The slot is filled or emptied by one assignment.
+        self.queue_pair.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has_queue_pair(&self) -> bool {
+        self.lock_queue_pair().is_some()
+    }
+
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_disconnected(&self) {
+        self.disconnected.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn was_disconnected(&self) -> bool {
+        self.disconnected.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        registry::remove(self.uid);
+        if !*self.closed.get_mut() {
+            let channel = self
+                .channel
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner);
+            command::post(&self.host, channel.token(), client::destroy_id(self.number));
+        }
+    }
+}
+
+impl PartialEq for Identifier {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Identifier {}
+
+impl std::hash::Hash for Identifier {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.uid.hash(state);
+    }
+}
+
+impl fmt::Debug for Identifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identifier({})", self.0.number.0)
+    }
+}
+
+fn milliseconds(call: &'static str, given: Duration) -> Result<u32> {
+    const MAX: Duration = Duration::from_millis(i32::MAX as u64);
+    // A part of a millisecond is waited for as a whole one.
+    u32::try_from(given.as_nanos().div_ceil(1_000_000))
+        .ok()
+        .filter(|&ms| ms > 0 && given <= MAX)
+        .ok_or(Error::TimeoutOutOfRange { call, given, max: MAX })
+}

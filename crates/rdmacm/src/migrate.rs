@@ -1,0 +1,155 @@
+//! Moving identifiers between event channels, and closing them.
+//!
+//! What makes it safe, in four parts:
+//! - Events stay with the service until they are fetched; it takes an event from a queue or moves it, never both. So an
+//!   event fetched from the old channel was there before the move, and one queued comes out of the new channel, in order.
+//! - Commands of an identifier name its channel. They hold the identifier's lock while they run, MIGRATE_ID holds it
+//!   exclusively: no command can miss the identifier.
+//! - Events, identifiers and readers keep the channel they use alive. The last one to leave closes it.
+//! - The service counts what it delivered and the ledger what was acknowledged of it, by channel (see `ledger`).
+
+use crate::channel::{Channel, EventChannel};
+use crate::command;
+use crate::error::{Error, Result};
+use crate::identifier::Identifier;
+use crate::param::ConnParam;
+use oarlock_ucm::client;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+impl Identifier {
+    /// Moves the identifier to `channel`: later events are reported there, and those already queued come out of it first, in
+    /// their order. Connection requests queued for a listener bring their new identifiers along. Readers that wait on the new
+    /// channel wake up.
+    ///
+    /// After the call no event of the identifier comes out of the old channel any more, which may be dropped at once. Others
+    /// may read either channel and use the identifier meanwhile: every event is seen once, by a reader of the old channel if it
+    /// was fetched before the move, else by one of the new.
+    ///
+    /// A synchronous identifier becomes an ordinary one.
+    ///
+    /// # Errors
+    /// [`Error::EventHeldByCaller`]: the calling thread itself has fetched an event of this identifier and not acknowledged
+    /// it; nothing has changed. (An event given to another thread must be marked by
+    /// [`handed_over`](crate::Event::handed_over) to be waited for.) [`Error::OtherHost`]. [`Error::Refused`].
+    ///
+    /// # Blocking
+    /// While events of the identifier that were fetched from the old channel are unacknowledged, and only then: the
+    /// identifier has moved already, events of the new channel are not waited for.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_rdmacm::{EventChannel, Host, Identifier, PortSpace};
+    /// let host = Host::private()?;
+    /// let first = EventChannel::new(&host)?;
+    /// let id = Identifier::new(&first, PortSpace::TCP)?;
+    /// let second = EventChannel::new(&host)?;
+    /// id.migrate(&second)?;
+    /// drop(first);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
+        self.move_to("migrate", &channel.inner)
+    }
+
+    /// Makes the identifier synchronous: it reports to no channel, and each call waits for its outcome. Events that are queued
+    /// already are kept for [`next_event`](Self::next_event) and for the calls that wait for them.
+    ///
+    /// # Errors
+    /// [`Error::AlreadySynchronous`]; else as [`migrate`](Self::migrate).
+    ///
+    /// # Blocking
+    /// As [`migrate`](Self::migrate).
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn migrate_to_none(&self) -> Result<()> {
+        if self.is_synchronous() {
+            return Err(Error::AlreadySynchronous);
+        }
+        self.move_to_own_channel("migrate_to_none")
+    }
+
+    /// Gives the identifier a private channel of its own, in place of whatever it reports to.
+    pub(crate) fn move_to_own_channel(&self, call: &'static str) -> Result<()> {
+        self.move_to(call, &Channel::open(&self.0.host, true)?)
+    }
+
+    /// Accepts on a channel of choice: the connection's events, from `Established` on, are reported there.
+    ///
+    /// # Errors
+    /// As [`migrate`](Self::migrate) and [`accept`](Self::accept).
+    pub fn accept_on(&self, channel: &EventChannel, param: &ConnParam) -> Result<()> {
+        self.migrate(channel)?;
+        self.accept(param)
+    }
+
+    /// Whether the identifier is synchronous.
+    #[must_use]
+    pub fn is_synchronous(&self) -> bool {
+        self.0.bound().is_private
+    }
+
+    fn move_to(&self, call: &'static str, target: &Arc<Channel>) -> Result<()> {
+        let shared = &*self.0;
+        if !shared.host.is_same(&target.host) {
+            return Err(Error::OtherHost { call });
+        }
+        self.check_holds_no_event(call)?;
+        let _one_at_a_time = shared.migration.lock().unwrap_or_else(PoisonError::into_inner);
+        let (old_serial, reported) = {
+            let mut bound = shared.channel.write().unwrap_or_else(PoisonError::into_inner);
+            shared.check_open(call)?;
+            let command = client::migrate_id(shared.number, bound.token());
+            let reported = command::ask(&shared.host, call, target.token(), command)?;
+            let old = std::mem::replace(&mut *bound, Arc::clone(target));
+            if old.is_private && !Arc::ptr_eq(&old, target) {
+                old.end_waits();
+            }
+            (old.serial, reported.0)
+        };
+        shared.ledger.settle(old_serial, reported);
+        Ok(())
+    }
+
+    /// Destroys the identifier and waits until every event of it is acknowledged. Other handles and events may still
+    /// exist; their calls fail with [`Error::Closed`]. Dropping the last handle does the same without waiting.
+    ///
+    /// # Errors
+    /// [`Error::EventHeldByCaller`]: the identifier is destroyed, but not waited for, since the calling thread itself
+    /// holds an event. [`Error::Closed`]: by another handle before.
+    ///
+    /// # Blocking
+    /// While events of the identifier are unacknowledged.
+    #[doc(alias = "rdma_destroy_id")]
+    pub fn close(self) -> Result<()> {
+        const CALL: &str = "close";
+        let shared = &*self.0;
+        let held = self.check_holds_no_event(CALL);
+        let _one_at_a_time = if held.is_ok() {
+            Some(shared.migration.lock().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            // A migration in progress waits for the event that this thread holds.
+            None
+        };
+        let (serial, reported) = {
+            let bound = shared.channel.write().unwrap_or_else(PoisonError::into_inner);
+            if shared.closed.swap(true, Ordering::AcqRel) {
+                return Err(Error::Closed { call: CALL });
+            }
+            shared.lock_queue_pair().take();
+            let command = client::destroy_id(shared.number);
+            let reported = command::ask(&shared.host, CALL, bound.token(), command)?;
+            (bound.serial, reported.0)
+        };
+        held?;
+        shared.ledger.settle(serial, reported);
+        Ok(())
+    }
+
+    fn check_holds_no_event(&self, call: &'static str) -> Result<()> {
+        match self.0.ledger.held_by_caller() {
+            0 => Ok(()),
+            unacknowledged => Err(Error::EventHeldByCaller { call, unacknowledged }),
+        }
+    }
+}

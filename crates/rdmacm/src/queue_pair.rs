@@ -1,0 +1,194 @@
+//! The identifier's device and queue pair.
+
+use crate::command;
+use crate::connect::ReadLimits;
+use crate::error::{Error, Result};
+use crate::identifier::{Identifier, Shared};
+use oarlock_ucm::abi::{UverbsQpAttr, notify_event, qp_state};
+use oarlock_ucm::client;
+use oarlock_verbs::{
+    AccessFlags, AttrMask, CompletionQueue, Context, ProtectionDomain, QpAttr, QpInitAttr, QpState,
+    QueuePair,
+};
+use oarlock_wire::{
+    AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount,
+};
+use std::sync::{Arc, Weak};
+
+impl Identifier {
+    /// The device the identifier is bound to: after binding to an address of a device, after address resolution, and on the
+    /// passive side from the beginning.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: not bound to one yet.
+    ///
+    /// # Blocking
+    /// One round trip to the host service, once.
+    pub fn device(&self) -> Result<Context> {
+        self.0.device("device")
+    }
+
+    /// Makes the identifier's queue pair and brings it to state Init, so that receives can be posted. From then on the
+    /// identifier moves it: to RTS when the connection is established or accepted, to Error when it ends.
+    ///
+    /// # Errors
+    /// [`Error::QueuePairExists`]; [`Error::NoDevice`]; [`Error::OtherDevice`]; [`Error::Verbs`].
+    ///
+    /// # Blocking
+    /// One round trip to the host service.
+    #[doc(alias = "rdma_create_qp")]
+    #[doc(alias = "rdma_create_qp_ex")]
+    pub fn create_qp(
+        &self,
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        init: QpInitAttr,
+    ) -> Result<QueuePair> {
+        const CALL: &str = "create_qp";
+        let shared = &self.0;
+        let device = shared.device(CALL)?;
+        if pd.context() != &device {
+            return Err(Error::OtherDevice {
+                given: pd.context().device().name.clone(),
+                bound: device.device().name.clone(),
+            });
+        }
+        let mut slot = shared.lock_queue_pair();
+        if slot.is_some() {
+            return Err(Error::QueuePairExists { call: CALL });
+        }
+        let verbs = |source| Error::Verbs { call: CALL, source };
+        let attr = shared.ask(CALL, client::init_qp_attr(shared.number, qp_state::INIT))?;
+        let queue_pair = QueuePair::create(pd, send_cq, recv_cq, init).map_err(verbs)?;
+        queue_pair
+            .modify(&attributes(&device, &attr, CALL)?)
+            .map_err(verbs)?;
+        queue_pair.on_comm_est(notify_on_first_data(Arc::downgrade(shared)));
+        *slot = Some(queue_pair.clone());
+        Ok(queue_pair)
+    }
+
+    /// The identifier's queue pair.
+    #[must_use]
+    pub fn queue_pair(&self) -> Option<QueuePair> {
+        self.0.lock_queue_pair().clone()
+    }
+
+    /// Lets go of the queue pair; it is destroyed with its last handle.
+    #[doc(alias = "rdma_destroy_qp")]
+    pub fn destroy_qp(&self) {
+        self.0.lock_queue_pair().take();
+    }
+}
+
+impl Shared {
+    pub(crate) fn device(&self, call: &'static str) -> Result<Context> {
+        if let Some(device) = self.device.get() {
+            return Ok(device.clone());
+        }
+        let bound = self
+            .addresses(call)?
+            .device
+            .ok_or(Error::NoDevice { call })?;
+        let device = Context::open(&self.host, bound.index)
+            .map_err(|source| Error::Verbs { call, source })?;
+        Ok(self.device.get_or_init(|| device).clone())
+    }
+
+    pub(crate) fn read_limits(&self, call: &'static str) -> Result<ReadLimits> {
+        let device = self.device(call)?;
+        let limits = &device.device().limits;
+        Ok(ReadLimits {
+            responder_resources: limits.max_qp_rd_atom,
+            initiator_depth: limits.max_qp_init_rd_atom,
+        })
+    }
+
+    /// Brings the queue pair to RTS by the connection's attributes. Init again first, since only now the service knows what
+    /// the remote side may do. Without a queue pair there is nothing to do.
+    pub(crate) fn ready_queue_pair(&self, call: &'static str) -> Result<()> {
+        let Some(queue_pair) = self.lock_queue_pair().clone() else {
+            return Ok(());
+        };
+        let device = self.device(call)?;
+        let recipes = [qp_state::INIT, qp_state::RTR, qp_state::RTS]
+            .map(|state| client::init_qp_attr(self.number, state));
+        for recipe in self.ask_all(call, recipes)? {
+            queue_pair
+                .modify(&attributes(&device, &recipe, call)?)
+                .map_err(|source| Error::Verbs { call, source })?;
+        }
+        Ok(())
+    }
+
+    /// Stops the queue pair: what is posted completes as flushed.
+    pub(crate) fn stop_queue_pair(&self) {
+        if let Some(queue_pair) = self.lock_queue_pair().clone()
+            && let Err(error) = queue_pair.to_error()
+        {
+            // The device is lost, which stops it as well.
+            tracing::debug!("queue pair {:#08x} not stopped: {error}", queue_pair.qpn().get());
+        }
+    }
+}
+
+/// The first data may overtake the peer's RTU; the service then takes the connection for established (IBA Vol. 1 ch. 12,
+/// "communication established").
+fn notify_on_first_data(shared: Weak<Shared>) -> Box<dyn Fn(Qpn) + Send + Sync> {
+    Box::new(move |_| {
+        if let Some(shared) = shared.upgrade() {
+            let channel = shared.bound();
+            // Sent without waiting, since the device's thread asks; on an established connection it changes nothing.
+            let command = client::notify(shared.number, notify_event::COMM_EST);
+            command::post(&shared.host, channel.token(), command);
+        }
+    })
+}
+
+/// The service's recipe as the verbs take it.
+fn attributes(device: &Context, attr: &UverbsQpAttr, call: &'static str) -> Result<QpAttr> {
+    let misfit = || Error::Answer { call, got: size_of_val(attr) };
+    let state = match attr.qp_state {
+        qp_state::INIT => QpState::Init,
+        qp_state::RTR => QpState::Rtr,
+        qp_state::RTS => QpState::Rts,
+        _ => return Err(misfit()),
+    };
+    let mask = AttrMask::from_bits_retain(attr.qp_attr_mask);
+    let mut taken = QpAttr {
+        mask,
+        state,
+        access: AccessFlags::from_bits_retain(attr.qp_access_flags),
+        pkey: PKey::DEFAULT,
+        port_num: attr.port_num,
+        path_mtu: Mtu(u8::try_from(attr.path_mtu).map_err(|_| misfit())?),
+        dest_qpn: Qpn::new(attr.dest_qp_num).ok_or_else(misfit)?,
+        rq_psn: Psn::truncate(attr.rq_psn),
+        sq_psn: Psn::truncate(attr.sq_psn),
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        max_rd_atomic: attr.max_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        timeout: IbTimeout::truncate(attr.timeout),
+        retry_count: RetryCount::truncate(attr.retry_cnt),
+        rnr_retry: RetryCount::truncate(attr.rnr_retry),
+        ..QpAttr::default()
+    };
+    if mask.contains(AttrMask::AV) {
+        let path = &attr.ah_attr;
+        let local = *device
+            .device()
+            .gids
+            .get(usize::from(path.sgid_index))
+            .ok_or_else(misfit)?;
+        taken.av = AddressVector {
+            scope_id: if local.is_link_local() { device.device().ifindex } else { 0 },
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            flow_label: FlowLabel::truncate(path.flow_label),
+            service_level: path.sl,
+            ..AddressVector::new(local, Gid(path.dgid))
+        };
+    }
+    Ok(taken)
+}

@@ -1,0 +1,141 @@
+//! Synchronous identifiers: calls that wait for the event that answers them.
+
+use crate::channel::Channel;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::identifier::{Awaited, Identifier};
+use std::sync::Arc;
+
+impl Identifier {
+    /// The next event of a synchronous identifier that no call has waited for: a connection request, the end of a
+    /// connection. Ends with [`Error::TimedOut`] at the [deadline](Self::set_deadline).
+    ///
+    /// # Errors
+    /// [`Error::NotSynchronous`], also when it becomes so meanwhile; [`Error::ServiceGone`]; [`Error::TimedOut`].
+    ///
+    /// # Blocking
+    /// Until an event comes.
+    pub fn next_event(&self) -> Result<Event> {
+        const CALL: &str = "next_event";
+        let channel = self
+            .private_channel()
+            .ok_or(Error::NotSynchronous { call: CALL })?;
+        self.wait_on(&channel, CALL, "an event")
+    }
+
+    /// The next connection request of a synchronous listener; the new identifier is synchronous, too.
+    ///
+    /// # Errors
+    /// [`Error::NotSynchronous`]; [`Error::ServiceGone`]; [`Error::TimedOut`] at the [deadline](Self::set_deadline).
+    ///
+    /// # Blocking
+    /// Until a request comes.
+    #[doc(alias = "rdma_get_request")]
+    pub fn get_request(&self) -> Result<Self> {
+        const CALL: &str = "get_request";
+        let channel = self
+            .private_channel()
+            .ok_or(Error::NotSynchronous { call: CALL })?;
+        loop {
+            match self.wait_on(&channel, CALL, "a connection request")? {
+                Event::ConnectRequest { id, .. } => {
+                    id.move_to_own_channel(CALL)?;
+                    return Ok(id);
+                }
+                Event::DeviceRemoval { .. } => return Err(Error::NoDevice { call: CALL }),
+                // A listener has no other event that matters.
+                _ => {}
+            }
+        }
+    }
+
+    /// The channel of a synchronous identifier.
+    pub(crate) fn private_channel(&self) -> Option<Arc<Channel>> {
+        let bound = self.0.bound();
+        bound.is_private.then(|| Arc::clone(&bound))
+    }
+
+    fn wait_on(
+        &self,
+        channel: &Arc<Channel>,
+        call: &'static str,
+        awaited: &'static str,
+    ) -> Result<Event> {
+        match channel.wait_event(self.deadline()) {
+            Ok(Some(event)) => Ok(event),
+            Ok(None) => Err(Error::TimedOut { awaited }),
+            // A migration ends the waits on the channel it leaves.
+            Err(Error::ServiceGone) if !Arc::ptr_eq(&self.0.bound(), channel) => {
+                Err(Error::NotSynchronous { call })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the outcome of what was just started, unless the identifier reports to an event channel.
+    pub(crate) fn wait_if_synchronous(&self, awaited: Awaited) -> Result<()> {
+        let Some(channel) = self.private_channel() else {
+            return Ok(());
+        };
+        loop {
+            let event = self.wait_on(&channel, awaited.call(), awaited.name())?;
+            if let Some(outcome) = awaited.outcome(event) {
+                return outcome;
+            }
+        }
+    }
+}
+
+impl Awaited {
+    fn call(self) -> &'static str {
+        match self {
+            Self::AddressResolved => "resolve_addr",
+            Self::RouteResolved => "resolve_route",
+            Self::Established => "connect",
+            Self::Disconnected => "disconnect",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::AddressResolved => "address resolution",
+            Self::RouteResolved => "route resolution",
+            Self::Established => "the connection",
+            Self::Disconnected => "the disconnection",
+        }
+    }
+
+    /// What the event means for the waiting call; `None`: nothing, wait on.
+    fn outcome(self, event: Event) -> Option<Result<()>> {
+        let got = event.name();
+        match (self, event) {
+            (Self::AddressResolved, Event::AddressResolved { .. })
+            | (Self::RouteResolved, Event::RouteResolved { .. })
+            | (Self::Established, Event::Established { .. } | Event::ConnectResponse { .. })
+            | (Self::Disconnected, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
+                Some(Ok(()))
+            }
+            (_, Event::AddressError { status, .. }) => {
+                Some(Err(Error::AddressResolution { status }))
+            }
+            (_, Event::RouteError { status, .. }) => Some(Err(Error::RouteResolution { status })),
+            (_, Event::Unreachable { status, .. }) => Some(Err(Error::Unreachable { status })),
+            (_, Event::Rejected { reason, private_data, .. }) => {
+                Some(Err(Error::Rejected { reason, private_data }))
+            }
+            (_, Event::ConnectError { status, error, .. }) => Some(Err(match error {
+                Some(error) => *error,
+                None => Error::ConnectFailed { status },
+            })),
+            (_, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
+                Some(Err(Error::DisconnectedEarly { awaited: self.name() }))
+            }
+            (_, Event::DeviceRemoval { .. }) => Some(Err(Error::NoDevice { call: self.call() })),
+            // The interface's address changed; the connection tells by itself whether it survives.
+            (_, Event::AddressChange { .. }) => None,
+            // Waiting for the end: the establishment was not fetched yet.
+            (Self::Disconnected, Event::Established { .. }) => None,
+            (_, _) => Some(Err(Error::UnexpectedEvent { awaited: self.name(), got })),
+        }
+    }
+}

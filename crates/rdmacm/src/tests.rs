@@ -1,0 +1,1 @@
+//! The requirements, through the public API, on private hosts.
