@@ -1,0 +1,8 @@
+//! The dispatcher, driven by bytes: what the kernel's file would be driven by.
+
+mod batch;
+mod connection;
+mod errors;
+mod garbage;
+mod migration;
+mod world;
