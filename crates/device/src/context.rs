@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use oarlock_wire::{Gid, Guid, IbTimeout, Mtu};
+use oarlock_wire::{Gid, Guid, IbTimeout, Mtu, Qpn};
 
 use crate::cq::CqShared;
 use crate::endpoint::Endpoint;
@@ -170,6 +170,10 @@ impl Context {
         for cq in cqs {
             cq.wake_waiters();
         }
+    }
+
+    pub(crate) fn forget_events_of(&self, qpn: Qpn) {
+        self.events.retain(|event| event.qpn() != Some(qpn));
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {

@@ -10,7 +10,7 @@
 //! # Lock order
 //! A thread takes these in this order only, and may leave any of them out:
 //!
-//! 1. `attaching`
+//! 1. `attaching`, then `capture`
 //! 2. `receiver`: one thread at a time takes packets off the port
 //! 3. a queue pair's `inner` (never two at once)
 //! 4. the port (shared, except to open and close it); a table of queue pairs or regions (shared,
@@ -25,9 +25,10 @@ use std::error::Error as StdError;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
+use oarlock_port::pcap::Capture;
 use oarlock_port::{Batch, Port};
 use oarlock_transport::{QpAttr, QpState};
 use oarlock_wire::{Packet, Time};
@@ -58,6 +59,10 @@ pub trait PortSource: Send + Sync {
     /// # Errors
     /// No descriptor left.
     fn gone_fd(&self) -> io::Result<Option<OwnedFd>>;
+
+    /// The slot has been closed on our side and can be given to somebody else. Not called when
+    /// the service is gone.
+    fn port_closed(&self, slot: u8);
 }
 
 /// The endpoint of a process. All contexts on one host share it, and so one slot.
@@ -75,6 +80,8 @@ pub(crate) struct Core {
     /// Held while the slot is being taken.
     attaching: Mutex<()>,
     port: RwLock<Option<Arc<Port>>>,
+    /// Where packets are recorded, for the port to come as well.
+    capture: Mutex<Option<Capture>>,
     gone: AtomicBool,
     qps: QpnTable,
     receiver: Mutex<Receiver>,
@@ -110,6 +117,7 @@ impl Endpoint {
             source,
             attaching: Mutex::new(()),
             port: RwLock::new(None),
+            capture: Mutex::new(None),
             gone: AtomicBool::new(false),
             qps: QpnTable::new(),
             receiver: Mutex::new(Receiver {
@@ -161,6 +169,16 @@ impl Endpoint {
             all.extend(port.map(|(name, value)| (format!("port_{name}"), value)));
         }
         all
+    }
+
+    /// From now on writes every packet of this process, as on the wire, to `capture`, or stops.
+    pub fn capture(&self, capture: Option<Capture>) {
+        // A port that is being opened takes what stands here before or after.
+        let mut standing = lock(&self.core.capture);
+        if let Some(port) = read(&self.core.port).as_ref() {
+            port.tap(capture.clone());
+        }
+        *standing = capture;
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -244,7 +262,11 @@ impl Core {
         let slot = port.slot();
         engine::start(Arc::clone(self), Arc::clone(&port), gone)
             .map_err(Error::system("start the engine thread"))?;
-        *write(&self.port) = Some(port);
+        {
+            let capture = lock(&self.capture);
+            port.tap(capture.clone());
+            *write(&self.port) = Some(port);
+        }
         tracing::debug!(slot, "slot taken, engine started");
         Ok(slot)
     }
@@ -488,6 +510,18 @@ impl Core {
 
     pub(crate) fn resume(&self) {
         self.standing_back.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let port = self.port.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(port) = port.take() {
+            let slot = port.slot();
+            // The engine has dropped its reference: this closes the slot.
+            drop(port);
+            self.source.port_closed(slot);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ pub enum AsyncEvent {
     /// A queue pair went to the error state by the device's fault, not the peer's.
     #[doc(alias = "IBV_EVENT_QP_FATAL")]
     QpFatal(Qpn),
-    /// The first packet arrived on a queue pair that is ready to receive but not to send.
+    /// The peer's first request arrived, so the peer is connected, although its RTU may be lost.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     CommEst(Qpn),
     /// A completion queue was full when a completion came. Its queue pairs are in the error state.
@@ -23,4 +23,14 @@ pub enum AsyncEvent {
     /// The host service is gone, and with it our slot: every queue pair is in the error state.
     #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
+}
+
+impl AsyncEvent {
+    /// The queue pair it is about.
+    pub fn qpn(&self) -> Option<Qpn> {
+        match *self {
+            Self::QpRequestError(qpn) | Self::QpFatal(qpn) | Self::CommEst(qpn) => Some(qpn),
+            Self::CqOverrun(_) | Self::DeviceFatal => None,
+        }
+    }
 }

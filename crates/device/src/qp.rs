@@ -51,7 +51,7 @@ impl Default for QpInit {
     }
 }
 
-/// Called when the first packet arrives on a queue pair that is ready to receive.
+/// Called when the peer's first request arrives; see [`Qp::on_comm_est`].
 pub type CommEstHook = Box<dyn Fn(Qpn) + Send + Sync>;
 
 /// A reliable-connected queue pair.
@@ -75,6 +75,8 @@ pub(crate) struct QpShared {
     recv_cq: Arc<CqShared>,
     inner: Mutex<QpInner>,
     comm_est: Mutex<CommEst>,
+    /// Has asynchronous events in its context's queue, or had.
+    has_raised: AtomicBool,
     destroyed: AtomicBool,
     user: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -91,7 +93,7 @@ pub(crate) struct QpInner {
 enum CommEst {
     #[default]
     NotYet,
-    Hooked(Arc<CommEstHook>),
+    Hooked(CommEstHook),
     Happened,
 }
 
@@ -132,6 +134,7 @@ impl Qp {
                     touched: false,
                 }),
                 comm_est: Mutex::default(),
+                has_raised: AtomicBool::new(false),
                 destroyed: AtomicBool::new(false),
                 user,
             })
@@ -245,8 +248,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Calls `hook` once when the first packet arrives while the queue pair is ready to receive
-    /// only; at once, from here, if that has happened.
+    /// Calls `hook` once when the peer's first request arrives, in place of
+    /// [`AsyncEvent::CommEst`]; at once, from here, if that has happened.
     ///
     /// The call comes from the engine thread, with no lock of the device held; a hook that blocks
     /// holds up retransmissions. A hook that owns this queue pair keeps it alive for ever.
@@ -257,8 +260,16 @@ impl Qp {
                 drop(state);
                 hook(self.shared.qpn);
             }
-            CommEst::NotYet | CommEst::Hooked(_) => *state = CommEst::Hooked(Arc::new(hook)),
+            CommEst::NotYet | CommEst::Hooked(_) => *state = CommEst::Hooked(hook),
         }
+    }
+
+    /// The program knows that the peer is connected: no hook is called and no
+    /// [`AsyncEvent::CommEst`] raised any more.
+    pub fn ignore_comm_est(&self) {
+        let before = std::mem::replace(&mut *lock(&self.shared.comm_est), CommEst::Happened);
+        // Outside the lock: the hook is the program's.
+        drop(before);
     }
 
     fn core(&self) -> &Arc<Core> {
@@ -270,9 +281,12 @@ impl Drop for Qp {
     fn drop(&mut self) {
         self.shared.destroyed.store(true, Ordering::Release);
         self.core().qps().remove(self.shared.qpn);
-        // A hook may hold a handle of its owner: break the circle.
-        let hook = std::mem::replace(&mut *lock(&self.shared.comm_est), CommEst::Happened);
-        drop(hook);
+        self.ignore_comm_est();
+        // So the queue of events is bounded by the queue pairs there are, also for a program that
+        // never reads it.
+        if self.shared.has_raised.load(Ordering::Acquire) {
+            self.pd().context().forget_events_of(self.shared.qpn);
+        }
     }
 }
 
@@ -341,15 +355,21 @@ impl QpShared {
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
-        self.pd.context().raise(event);
+        self.has_raised.store(true, Ordering::Release);
+        if !self.is_destroyed() {
+            self.pd.context().raise(event);
+        }
     }
 
     fn communication_established(&self) {
-        self.raise(AsyncEvent::CommEst(self.qpn));
         let before = std::mem::replace(&mut *lock(&self.comm_est), CommEst::Happened);
-        if let CommEst::Hooked(hook) = before {
-            let qpn = self.qpn;
-            self.core().call_on_engine(Box::new(move || hook(qpn)));
+        match before {
+            CommEst::NotYet => self.raise(AsyncEvent::CommEst(self.qpn)),
+            CommEst::Hooked(hook) => {
+                let qpn = self.qpn;
+                self.core().call_on_engine(Box::new(move || hook(qpn)));
+            }
+            CommEst::Happened => {}
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use oarlock_device as device;
 use oarlock_hostd::Host;
+use oarlock_port::pcap::Capture;
 
 use crate::error::Error;
 use crate::host;
@@ -93,6 +94,12 @@ impl Context {
     /// Counters of the endpoint, by name.
     pub fn counters(&self) -> Vec<(String, u64)> {
         self.inner.device.endpoint().counters()
+    }
+
+    /// From now on writes every data packet of this process on this host, as on the wire, to
+    /// `capture`, or stops doing so.
+    pub fn capture(&self, capture: Option<Capture>) {
+        self.inner.device.endpoint().capture(capture);
     }
 
     /// Whether the host service is gone.

@@ -108,4 +108,8 @@ impl PortSource for HostPort {
     fn gone_fd(&self) -> io::Result<Option<OwnedFd>> {
         self.0.gone_fd().map(Some)
     }
+
+    fn port_closed(&self, slot: u8) {
+        self.0.return_slot(slot);
+    }
 }

@@ -253,14 +253,20 @@ impl QueuePair {
         self.modify(&QpAttr::to_state(QpState::Error))
     }
 
-    /// Calls `hook` once when the first packet arrives while the queue pair is ready to receive
-    /// but not to send; at once, if that has happened: the peer is connected although its RTU may
-    /// be lost.
+    /// Calls `hook` once when the peer's first request arrives, in place of the event
+    /// [`CommEst`](crate::AsyncEvent::CommEst); at once, if that has happened: the peer is
+    /// connected, although its RTU may be lost.
     ///
     /// The call comes from the engine thread and must not block for long; a hook that owns a clone
     /// of this queue pair keeps it alive for ever.
     pub fn on_comm_est(&self, hook: device::CommEstHook) {
         self.inner.device.on_comm_est(hook);
+    }
+
+    /// The program knows that the peer is connected: no hook is called and no event raised for it
+    /// any more.
+    pub fn ignore_comm_est(&self) {
+        self.inner.device.ignore_comm_est();
     }
 
     /// Posts buffers for one message. They come back in the completion.

@@ -27,15 +27,19 @@ impl ForeignMemory {
         };
         let (first_page, end) = (start & !(PAGE - 1), start + len as u64);
         let span = (end - first_page).next_multiple_of(PAGE);
-        match populate(first_page, span as usize, writable) {
-            // Linux before 5.14: reading proves that the pages exist; a missing permission to
-            // write shows when data is placed.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            // What madvise calls ENOMEM (a hole) and EFAULT (no access) is one answer here.
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        if let Err(error) = populate(first_page, span as usize, writable) {
+            match error.raw_os_error() {
+                // A hole; no access; the wrong kind of access or of mapping: one answer here.
+                Some(libc::ENOMEM | libc::EFAULT) => return Err(no_access()),
+                // Of no bytes it fails only if the kernel does not know the call (Linux before
+                // 5.14). Then reading below proves that the pages exist, and a missing permission
+                // to write shows when data is placed.
+                Some(libc::EINVAL) if populate(first_page, 0, writable).is_ok() => {
+                    return Err(no_access());
+                }
+                Some(libc::EINVAL) => {}
+                _ => return Err(error),
             }
-            other => other?,
         }
         let mut page = first_page;
         let mut byte = [0];
@@ -43,7 +47,7 @@ impl ForeignMemory {
             // One byte in each page, and the first page at the first byte of the range.
             let at = page.max(start);
             if !memory.read(at, &mut byte)? {
-                return Err(io::Error::from_raw_os_error(libc::EFAULT));
+                return Err(no_access());
             }
             page += PAGE;
         }
@@ -85,6 +89,10 @@ impl ForeignMemory {
             .and_then(|offset| offset.checked_add(len as u64))
             .is_some_and(|end| end <= self.len as u64)
     }
+}
+
+fn no_access() -> io::Error {
+    io::Error::from_raw_os_error(libc::EFAULT)
 }
 
 fn complete(copied: io::Result<usize>, wanted: usize) -> io::Result<bool> {

@@ -1,0 +1,245 @@
+//! Placement: memory that vanishes, regions that are deregistered under fire.
+
+mod support;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use oarlock_device::{Access, Cqe, Error, Region};
+use oarlock_transport::{QpAttr, QpState, WcStatus};
+use support::{Side, connected, content, filled, pair, pattern, recv, send, whole};
+
+/// Anonymous pages that are unmapped in the end, or earlier.
+struct Pages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to no thread; what touches them says so itself.
+unsafe impl Sync for Pages {}
+
+const PAGE: usize = 4096;
+
+impl Pages {
+    fn new(pages: usize) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let len = pages * PAGE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE) };
+        let start = NonNull::new(start.expect("mmap").cast()).expect("not null");
+        Self { start, len }
+    }
+
+    fn addr(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    fn register(&self, side: &Side, access: Access) -> Result<Region, Error> {
+        // SAFETY: no reference is ever made to the pages; they are read by `bytes` alone, with no
+        // work request outstanding.
+        unsafe { side.pd.register(self.addr(), self.len, access) }
+    }
+
+    /// A copy of what is in the pages; no work request names them at that time.
+    fn bytes(&self, len: usize) -> Vec<u8> {
+        // SAFETY: the pages are mapped and readable, and nobody writes them now.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), len) }.to_vec()
+    }
+
+    /// Unmaps the last `pages`.
+    fn cut(&mut self, pages: usize) {
+        self.len -= pages * PAGE;
+        // SAFETY: the pages are part of our mapping, and there are no references to them.
+        unsafe { rustix::mm::munmap(self.start.as_ptr().add(self.len).cast(), pages * PAGE) }
+            .expect("munmap");
+    }
+
+    fn protect(&self, flags: rustix::mm::MprotectFlags) {
+        // SAFETY: our own mapping, without references to it.
+        unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, flags) }
+            .expect("mprotect");
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: what is left of our own mapping, without references to it.
+        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }.expect("munmap");
+    }
+}
+
+#[test]
+fn registered_memory_of_the_program_is_sent_from_and_received_into() {
+    let (a, b) = pair();
+    let (qa, qb) = connected(&a, &b);
+    let target = Pages::new(4);
+    let region = target.register(&b, Access::LOCAL_WRITE).expect("register");
+    let bytes = pattern(1, 3 * PAGE + 5);
+    let source = filled(&a, &bytes);
+    recv(&qb, 1, &[whole(&region)]);
+    send(&qa, 1, &[whole(&source)]);
+    assert_eq!(b.collect(1)[0].completion.byte_len as usize, bytes.len());
+    a.collect(1);
+    assert_eq!(target.bytes(bytes.len()), bytes);
+
+    let back =
+        a.pd.allocate(bytes.len(), Access::LOCAL_WRITE)
+            .expect("region");
+    recv(&qa, 2, &[whole(&back)]);
+    send(&qb, 2, &[region.sge(0, bytes.len() as u32)]);
+    a.collect(1);
+    assert_eq!(content(&back), bytes);
+}
+
+#[test]
+fn registration_probes_the_range() {
+    let (a, _b) = pair();
+    let mut pages = Pages::new(3);
+    let (addr, len) = (pages.addr(), pages.len);
+    pages.cut(1);
+    for access in [Access::empty(), Access::LOCAL_WRITE] {
+        // SAFETY: refused; and the pages are not referred to.
+        let refused = unsafe { a.pd.register(addr, len, access) }.unwrap_err();
+        assert!(matches!(refused, Error::NotMapped { .. }), "{refused}");
+    }
+    pages.protect(rustix::mm::MprotectFlags::READ);
+    let refused = pages.register(&a, Access::LOCAL_WRITE).unwrap_err();
+    assert!(matches!(refused, Error::NotMapped { .. }), "{refused}");
+    pages
+        .register(&a, Access::empty())
+        .expect("readable is enough to send from");
+    pages.protect(rustix::mm::MprotectFlags::empty());
+    assert!(pages.register(&a, Access::empty()).is_err());
+    // SAFETY: refused before anything is touched.
+    let (none, around) = unsafe {
+        (
+            a.pd.register(addr, 0, Access::empty()),
+            a.pd.register(u64::MAX - 5, 10, Access::empty()),
+        )
+    };
+    assert!(matches!(none, Err(Error::ZeroLength)));
+    assert!(matches!(around, Err(Error::RangeOverflow { .. })));
+    assert_eq!(a.context.region_count(), 0);
+}
+
+#[test]
+fn memory_unmapped_in_the_middle_of_a_message_is_an_error_and_no_signal() {
+    let (a, b) = pair();
+    let (qa, qb) = connected(&a, &b);
+    let mut target = Pages::new(4);
+    let region = target.register(&b, Access::LOCAL_WRITE).expect("register");
+    recv(&qb, 1, &[whole(&region)]);
+    target.cut(2);
+    let source = filled(&a, &pattern(2, 4 * PAGE));
+    send(&qa, 1, &[whole(&source)]);
+    assert_eq!(b.collect(1)[0].completion.status, WcStatus::LOC_PROT_ERR);
+    assert_eq!(a.collect(1)[0].completion.status, WcStatus::REM_OP_ERR);
+    assert_eq!(b.counter("scatter_failed"), 1);
+    assert_eq!(qb.state(), QpState::Error);
+}
+
+#[test]
+fn memory_unmapped_under_a_send_is_an_error_and_no_signal() {
+    let (a, b) = pair();
+    let (qa, qb) = connected(&a, &b);
+    let mut source = Pages::new(4);
+    let region = source.register(&a, Access::empty()).expect("register");
+    source.cut(3);
+    let target =
+        b.pd.allocate(4 * PAGE, Access::LOCAL_WRITE)
+            .expect("region");
+    recv(&qb, 1, &[whole(&target)]);
+    send(&qa, 1, &[whole(&region)]);
+    assert_eq!(a.collect(1)[0].completion.status, WcStatus::LOC_PROT_ERR);
+    assert!(a.counter("gather_failed") > 0);
+}
+
+#[test]
+fn unmapping_and_mapping_again_under_fire_harms_nobody() {
+    let (a, b) = pair();
+    let stop = AtomicBool::new(false);
+    let target = Pages::new(2);
+    let region = target.register(&b, Access::LOCAL_WRITE).expect("register");
+    let source = filled(&a, &pattern(3, 2 * PAGE));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                target.protect(rustix::mm::MprotectFlags::empty());
+                target.protect(rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE);
+            }
+        });
+        let (mut good, mut bad) = (0, 0);
+        for _ in 0..300 {
+            let (qa, qb) = connected(&a, &b);
+            recv(&qb, 1, &[whole(&region)]);
+            send(&qa, 1, &[whole(&source)]);
+            let received = b.collect(1).remove(0).completion.status;
+            let sent = a.collect(1).remove(0).completion.status;
+            match received {
+                WcStatus::SUCCESS => good += 1,
+                WcStatus::LOC_PROT_ERR => bad += 1,
+                other => panic!("{other}"),
+            }
+            assert_eq!(sent.is_success(), received.is_success(), "{sent}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(good + bad, 300);
+    });
+}
+
+/// While messages pour in, their region is deregistered and its memory filled with a mark at once.
+/// The messages that follow meet a dead key; none of them may touch the mark.
+#[test]
+fn nothing_is_placed_after_deregistration_has_returned() {
+    let (a, b) = pair();
+    let source = filled(&a, &[0xAA; PAGE]);
+    let mut cut_short = 0;
+    for round in 0..150 {
+        let pages = Pages::new(1);
+        let region = pages.register(&b, Access::LOCAL_WRITE).expect("register");
+        let (sender, receiver) = connected(&a, &b);
+        for wr_id in 0..MESSAGES {
+            recv(&receiver, wr_id, &[whole(&region)]);
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for wr_id in 0..MESSAGES {
+                    send(&sender, wr_id, &[whole(&source)]);
+                }
+                a.collect(MESSAGES as usize);
+            });
+            // Let some messages in, a different number each time.
+            let before = b.collect(round % 40);
+            region.deregister();
+            // From here on the memory is ours alone.
+            // SAFETY: the pages are mapped, and nobody else touches them.
+            unsafe { pages.start.as_ptr().write_bytes(MARK, pages.len) };
+            let after = b.collect(MESSAGES as usize - before.len());
+            let failed = |cqe: &&Cqe| cqe.completion.status == WcStatus::LOC_PROT_ERR;
+            cut_short += after.iter().filter(failed).count();
+            let bytes = pages.bytes(PAGE);
+            assert!(bytes.iter().all(|byte| *byte == MARK), "round {round}");
+        });
+    }
+    assert!(cut_short > 0, "no message met the dead key");
+}
+
+const MESSAGES: u64 = 60;
+const MARK: u8 = 0x55;
+
+#[test]
+fn reset_forgets_receives_and_the_memory_is_free() {
+    let (a, b) = pair();
+    let (qa, qb) = connected(&a, &b);
+    let target = b.pd.allocate(16, Access::LOCAL_WRITE).expect("region");
+    recv(&qb, 1, &[whole(&target)]);
+    qb.modify(&QpAttr::to_state(QpState::Reset)).expect("reset");
+    let source = filled(&a, b"sixteen bytes...");
+    send(&qa, 1, &[whole(&source)]);
+    assert_eq!(a.collect(1)[0].completion.status, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(content(&target), [0; 16]);
+    let mut out = [const { None }; 1];
+    assert_eq!(b.cq.poll(&mut out).expect("poll"), 0);
+}

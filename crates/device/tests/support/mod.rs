@@ -1,0 +1,293 @@
+//! Two devices on one in-memory wire, without a host service.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::error::Error as StdError;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use oarlock_device::{
+    Access, Context, Cq, Cqe, DeviceInfo, DeviceLimits, Endpoint, Pd, PortSource, Qp, QpInit,
+    Region,
+};
+use oarlock_port::{Faults, MemHost, MemWire, Port};
+use oarlock_transport::{AttrMask, QpAttr, QpState, RecvWr, SendData, SendWr, Sge};
+use oarlock_wire::{AddressVector, Gid, Guid, IbTimeout, Mtu, PKey, Psn, RetryCount};
+
+/// Gives one slot of a host; `gone` plays the service.
+pub(crate) struct Source {
+    port: Mutex<Option<Port>>,
+    gone: Option<OwnedFd>,
+    pub(crate) closed: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Source {
+    pub(crate) fn new(port: Port) -> Self {
+        Self {
+            port: Mutex::new(Some(port)),
+            gone: None,
+            closed: Arc::default(),
+        }
+    }
+
+    pub(crate) fn with_service(self, gone: OwnedFd) -> Self {
+        Self {
+            gone: Some(gone),
+            ..self
+        }
+    }
+}
+
+impl PortSource for Source {
+    fn take_port(&self) -> Result<Port, Box<dyn StdError + Send + Sync>> {
+        let port = self.port.lock().expect("lock").take();
+        port.ok_or_else(|| "the slot is taken".into())
+    }
+
+    fn gone_fd(&self) -> io::Result<Option<OwnedFd>> {
+        self.gone.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
+    fn port_closed(&self, slot: u8) {
+        self.closed.lock().expect("lock").push(slot);
+    }
+}
+
+/// A device with everything that a queue pair needs.
+pub(crate) struct Side {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Arc<Cq>,
+    pub(crate) gid: Gid,
+}
+
+impl Side {
+    pub(crate) fn new(source: Source, gid: Gid) -> Self {
+        let endpoint = Endpoint::new(Box::new(source)).expect("endpoint");
+        let context = Context::open(device("mem0", gid), &endpoint).expect("context");
+        let cq = Arc::new(Cq::new(&context, 1024, None, 0).expect("cq"));
+        Self {
+            pd: Pd::new(&context),
+            context,
+            cq,
+            gid,
+        }
+    }
+
+    pub(crate) fn qp(&self, init: QpInit) -> Qp {
+        Qp::new(&self.pd, &self.cq, &self.cq, init).expect("qp")
+    }
+
+    /// Polls until `count` completions are there.
+    pub(crate) fn collect(&self, count: usize) -> Vec<Cqe> {
+        collect(&self.cq, count)
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let counters = self.context.endpoint().counters();
+        let found = counters.iter().find(|(known, _)| known == name);
+        found.unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+}
+
+pub(crate) fn collect(cq: &Cq, count: usize) -> Vec<Cqe> {
+    let mut all = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    while all.len() < count {
+        let mut some = [const { None }; 8];
+        let wanted = some.len().min(count - all.len());
+        let taken = cq.poll(&mut some[..wanted]).expect("poll");
+        all.extend(some.into_iter().flatten());
+        if taken == 0 {
+            assert!(Instant::now() < end, "{} of {count} completions", all.len());
+            cq.wait(Some(Duration::from_millis(100))).expect("wait");
+        }
+    }
+    all
+}
+
+/// Runs `done` until it is true.
+pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn gid(last: u8) -> Gid {
+    Gid::from_ip([10, 0, 0, last].into())
+}
+
+pub(crate) fn device(name: &str, gid: Gid) -> DeviceInfo {
+    DeviceInfo {
+        index: 0,
+        name: name.to_owned(),
+        guid: Guid(1),
+        port_num: 1,
+        ifindex: 1,
+        is_loopback: false,
+        netdev_mtu: 1500,
+        gids: vec![gid],
+        limits: DeviceLimits::default(),
+    }
+}
+
+pub(crate) fn host(wire: &MemWire, last: u8) -> MemHost {
+    wire.add_host(&[[10, 0, 0, last].into()]).expect("host")
+}
+
+/// Two devices on one wire.
+pub(crate) fn pair_with(faults: Faults) -> (Side, Side) {
+    let wire = MemWire::with_faults(faults);
+    let side = |last: u8, slot: u8| {
+        let port = host(&wire, last).open(slot).expect("slot");
+        Side::new(Source::new(Port::Mem(port)), gid(last))
+    };
+    (side(1, 3), side(2, 7))
+}
+
+pub(crate) fn pair() -> (Side, Side) {
+    pair_with(Faults::default())
+}
+
+/// Attributes of the way from Init to RTS.
+pub(crate) struct Path {
+    pub(crate) local: Gid,
+    pub(crate) remote: Gid,
+    pub(crate) timeout: u8,
+    pub(crate) rnr_timer: u8,
+    pub(crate) rnr_retry: u8,
+}
+
+impl Path {
+    pub(crate) fn between(a: &Side, b: &Side) -> Self {
+        Self {
+            local: a.gid,
+            remote: b.gid,
+            // 4 ms, so that tests with losses are quick.
+            timeout: 10,
+            rnr_timer: 1,
+            rnr_retry: 7,
+        }
+    }
+}
+
+pub(crate) fn to_init(qp: &Qp) {
+    qp.modify(&QpAttr {
+        mask: AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+        state: QpState::Init,
+        pkey: PKey::DEFAULT,
+        port_num: 1,
+        ..QpAttr::default()
+    })
+    .expect("init");
+}
+
+pub(crate) fn to_rtr(qp: &Qp, peer: &Qp, path: &Path) {
+    qp.modify(&QpAttr {
+        mask: AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER,
+        state: QpState::Rtr,
+        av: AddressVector::new(path.local, path.remote),
+        path_mtu: Mtu::MTU_1024,
+        dest_qpn: peer.qpn(),
+        rq_psn: Psn::truncate(peer.qpn().get()),
+        min_rnr_timer: path.rnr_timer,
+        ..QpAttr::default()
+    })
+    .expect("rtr");
+}
+
+pub(crate) fn to_rts(qp: &Qp, path: &Path) {
+    qp.modify(&QpAttr {
+        mask: AttrMask::STATE
+            | AttrMask::SQ_PSN
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::MAX_QP_RD_ATOMIC,
+        state: QpState::Rts,
+        sq_psn: Psn::truncate(qp.qpn().get()),
+        timeout: IbTimeout::truncate(path.timeout),
+        retry_count: RetryCount::truncate(7),
+        rnr_retry: RetryCount::truncate(path.rnr_retry),
+        ..QpAttr::default()
+    })
+    .expect("rts");
+}
+
+/// Connects two queue pairs by hand.
+pub(crate) fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
+    for ((side, qp), (peer_side, peer)) in [(a, b), (b, a)] {
+        let path = Path::between(side, peer_side);
+        to_init(qp);
+        to_rtr(qp, peer, &path);
+        to_rts(qp, &path);
+    }
+}
+
+/// Two connected queue pairs.
+pub(crate) fn connected(a: &Side, b: &Side) -> (Qp, Qp) {
+    let (qa, qb) = (a.qp(QpInit::default()), b.qp(QpInit::default()));
+    connect((a, &qa), (b, &qb));
+    (qa, qb)
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i * 7 + seed * 31 + (i >> 8)) as u8)
+        .collect()
+}
+
+/// A region with a copy of `bytes` in it.
+pub(crate) fn filled(side: &Side, bytes: &[u8]) -> Region {
+    let region = side
+        .pd
+        .allocate(bytes.len(), Access::LOCAL_WRITE)
+        .expect("region");
+    write_to(&region, bytes);
+    region
+}
+
+pub(crate) fn write_to(region: &Region, bytes: &[u8]) {
+    let start = region.as_ptr().expect("own memory");
+    // SAFETY: the region has `bytes.len()` bytes, and no work request names them yet.
+    unsafe {
+        start
+            .as_ptr()
+            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+    };
+}
+
+pub(crate) fn content(region: &Region) -> Vec<u8> {
+    let start = region.as_ptr().expect("own memory");
+    // SAFETY: the region's bytes are initialised, and its work request has completed.
+    unsafe { std::slice::from_raw_parts(start.as_ptr(), region.len() as usize) }.to_vec()
+}
+
+pub(crate) fn send(qp: &Qp, wr_id: u64, sges: &[Sge]) {
+    qp.post_send(&SendWr {
+        wr_id,
+        data: SendData::Sges(sges),
+        ..SendWr::default()
+    })
+    .expect("post_send");
+}
+
+pub(crate) fn recv(qp: &Qp, wr_id: u64, sges: &[Sge]) {
+    qp.post_recv(&RecvWr { wr_id, sges }).expect("post_recv");
+}
+
+pub(crate) fn whole(region: &Region) -> Sge {
+    region.sge(0, region.len() as u32)
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
