@@ -101,6 +101,8 @@ drop_reasons! {
     RejWithoutGuid => "dropped_rej_without_guid",
     /// An MRA or REJ that says it answers a message we do not know.
     UnknownMessageKind => "dropped_unknown_message_kind",
+    /// A message that this crate does not implement, though the formats are known.
+    Unsupported => "dropped_unsupported",
     /// A REQ beyond the limit of half-open connections.
     TooManyHalfOpen => "dropped_too_many_half_open",
     /// A REQ beyond the limit of connections.

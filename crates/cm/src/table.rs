@@ -10,12 +10,12 @@
 
 use std::fmt;
 
+use crate::DropReason;
 use crate::MessageName::{self, Drep, Dreq, Mra, Rej, Rep, Req, Rtu};
 use crate::StateName::{
     self, DreqRcvd, DreqSent, Established, Idle, MraRepRcvd, MraRepSent, MraReqRcvd, MraReqSent,
     RepRcvd, RepSent, ReqRcvd, ReqSent, Timewait,
 };
-use crate::{DropReason, Error};
 
 macro_rules! inputs {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
@@ -606,10 +606,4 @@ impl fmt::Display for Transition {
         );
         f.write_str(line.trim_end())
     }
-}
-
-/// Whether an error is the misuse that the table speaks of.
-#[must_use]
-pub fn is_misuse(error: &Error) -> bool {
-    matches!(error, Error::WrongState { .. })
 }

@@ -17,9 +17,10 @@ impl Cm {
         tid: TransactionId,
         message: CmMessage,
     ) {
-        self.out
-            .counters
-            .count_received(crate::output::name(&message));
+        let Some(name) = crate::output::name(&message) else {
+            return self.out.drop_message(DropReason::Unsupported);
+        };
+        self.out.counters.count_received(name);
         let (local, remote) = (
             message.remote_comm_id().unwrap_or_default(),
             message.local_comm_id(),
@@ -43,8 +44,7 @@ impl Cm {
                 let slot = self.by_both_ids(local, remote);
                 self.hand(now, slot, |state, cx| teardown::on_drep(state, &drep, cx));
             }
-            // A message that `wire` learns before this crate does.
-            _ => self.out.drop_message(DropReason::UnexpectedInState),
+            _ => self.out.drop_message(DropReason::Unsupported),
         }
     }
 
@@ -117,7 +117,7 @@ impl Cm {
             return self.out.drop_message(DropReason::TooManyConnections);
         }
         let response_wait = claimed_wait(&self.config, req.local_cm_response_timeout);
-        let id = self.open(now, |id, local_comm_id, own_tid| Base {
+        let id = self.open(|id, local_comm_id, own_tid| Base {
             id,
             role: Role::Passive,
             local_comm_id,

@@ -101,10 +101,8 @@ impl Cx<'_> {
         wait: Duration,
         retries: u8,
     ) -> Resend {
-        let message = message.into();
-        let name = crate::output::name(&message);
-        let mut mad = Box::new([0; oarlock_wire::mad::MAD_LEN]);
-        message.emit(transaction_id, &mut mad);
+        let (name, mad) = crate::output::compose(transaction_id, &message.into());
+        let mad = Box::new(mad);
         self.out.send_mad(self.base.av, name, *mad);
         Resend {
             mad,

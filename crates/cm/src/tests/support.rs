@@ -18,7 +18,7 @@ pub(super) const B: usize = 1;
 
 pub(super) const SERVICE: ServiceId = ServiceId(0x0106_1D2F);
 pub(super) const QPN: [Qpn; 2] = [Qpn::truncate(0x11), Qpn::truncate(0x12)];
-pub(super) const PSN: [Psn; 2] = [Psn::truncate(0x0003_E8), Psn::truncate(0x00_07D0)];
+pub(super) const PSN: [Psn; 2] = [Psn::truncate(0x03E8), Psn::truncate(0x07D0)];
 pub(super) const GUID: [Guid; 2] = [Guid(0xA), Guid(0xB)];
 
 pub(super) fn gid(side: usize) -> Gid {
@@ -156,6 +156,24 @@ impl Pair {
         while let Some(delivery) = self.network.deliver(now) {
             self.inject(delivery.to, &delivery.datagram);
         }
+    }
+
+    /// Moves the clock to `at` and gives one side one input that is due: its time, or one datagram. The drain is the
+    /// caller's. Says whether there was an input.
+    pub(super) fn one_input(&mut self, at: Time) -> bool {
+        let now = self.clock.advance_to(at);
+        for cm in &mut self.cms {
+            if cm.poll_timeout().is_some_and(|due| due <= now) {
+                cm.handle_timeout(now);
+                return true;
+            }
+        }
+        let Some(delivery) = self.network.deliver(now) else {
+            return false;
+        };
+        let transmit = delivery.datagram;
+        self.cms[delivery.to].handle_mad(now, &transmit.av.reversed(), &transmit.mad);
+        true
     }
 
     /// Moves the clock to the next timer of `side` and fires it, without any delivery.
