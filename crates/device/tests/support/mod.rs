@@ -64,8 +64,13 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new(source: Source, gid: Gid) -> Self {
+        Self::with_device(source, device("mem0", gid))
+    }
+
+    pub(crate) fn with_device(source: Source, device: DeviceInfo) -> Self {
+        let gid = device.gids[0];
         let endpoint = Endpoint::new(Box::new(source)).expect("endpoint");
-        let context = Context::open(device("mem0", gid), &endpoint).expect("context");
+        let context = Context::open(device, &endpoint).expect("context");
         let cq = Arc::new(Cq::new(&context, 1024, None, 0).expect("cq"));
         Self {
             pd: Pd::new(&context),
