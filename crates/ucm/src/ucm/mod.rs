@@ -5,8 +5,6 @@ mod event;
 mod numbers;
 mod query;
 mod setup;
-#[cfg(test)]
-mod tests;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -8,7 +8,12 @@ use crate::world::{PORT, TCP, World, address};
 
 fn item<A: client::Answer>(file: FileId, call: client::Call<A>, id_from: Option<u8>) -> WriteItem {
     let (request, inline) = call.into_parts();
-    WriteItem { channel: file.0, request, inline, id_from }
+    WriteItem {
+        channel: file.0,
+        request,
+        inline,
+        id_from,
+    }
 }
 
 fn errnos(replies: &[WriteReply]) -> Vec<i32> {
@@ -27,7 +32,11 @@ fn later_requests_mean_the_identifier_that_an_earlier_one_makes() {
         items: vec![
             item(file, client::create_id(2, TCP, 0), None),
             item(file, client::set_tos(anybody, 8), Some(0)),
-            item(file, client::bind(anybody, (address(0), PORT).into()), Some(0)),
+            item(
+                file,
+                client::bind(anybody, (address(0), PORT).into()),
+                Some(0),
+            ),
             item(file, client::listen(anybody, 1), Some(0)),
             item(file, client::query_addr(anybody), Some(0)),
         ],
@@ -36,8 +45,13 @@ fn later_requests_mean_the_identifier_that_an_earlier_one_makes() {
     let now = w.now;
     let replies = w.hosts[0].write_batch(now, Owner(1), batch);
     assert_eq!(errnos(&replies), [0; 5]);
-    assert_eq!(client::create_id(0, TCP, 0).decode(&replies[0].response), Ok(IdNumber(1)));
-    let addresses = client::query_addr(anybody).decode(&replies[4].response).expect("addresses");
+    assert_eq!(
+        client::create_id(0, TCP, 0).decode(&replies[0].response),
+        Ok(IdNumber(1))
+    );
+    let addresses = client::query_addr(anybody)
+        .decode(&replies[4].response)
+        .expect("addresses");
     assert_eq!(addresses.local, Some((address(0), PORT).into()));
 }
 
@@ -53,14 +67,28 @@ fn a_failure_ends_the_batch_where_that_is_asked_for() {
         ]
     };
     let now = w.now;
-    let stopped = WriteBatch { stop_on_error: true, items: items(), acknowledged: vec![] };
+    let stopped = WriteBatch {
+        stop_on_error: true,
+        items: items(),
+        acknowledged: vec![],
+    };
     let replies = w.hosts[0].write_batch(now, Owner(1), stopped);
     assert_eq!(errnos(&replies), [22, 125, 125]);
-    assert_eq!(replies[2].sentence, "not tried: request 0 of the batch failed");
-    let all = WriteBatch { stop_on_error: false, items: items(), acknowledged: vec![] };
+    assert_eq!(
+        replies[2].sentence,
+        "not tried: request 0 of the batch failed"
+    );
+    let all = WriteBatch {
+        stop_on_error: false,
+        items: items(),
+        acknowledged: vec![],
+    };
     let replies = w.hosts[0].write_batch(now, Owner(1), all);
     assert_eq!(errnos(&replies), [22, 22, 0]);
-    assert_eq!(replies[1].sentence, "request 0 of the batch made no identifier that this one could use");
+    assert_eq!(
+        replies[1].sentence,
+        "request 0 of the batch made no identifier that this one could use"
+    );
 }
 
 #[test]
@@ -75,7 +103,13 @@ fn the_channels_of_other_programs_are_out_of_reach() {
             item(FileId(u64::MAX), client::get_event(), None),
             item(mine, client::destroy_id(id), None),
         ],
-        acknowledged: vec![Acknowledged { id: id.0, events: 77 }, Acknowledged { id: 99, events: 1 }],
+        acknowledged: vec![
+            Acknowledged {
+                id: id.0,
+                events: 77,
+            },
+            Acknowledged { id: 99, events: 1 },
+        ],
         ..WriteBatch::default()
     };
     let now = w.now;
@@ -91,7 +125,11 @@ fn a_channel_is_drained_by_one_batch() {
     let file = w.open(0);
     let ids: Vec<IdNumber> = (0..3).map(|uid| w.create(0, file, uid)).collect();
     for &id in &ids {
-        w.ok(0, file, &client::resolve_addr(id, None, (address(1), PORT).into(), 1000));
+        w.ok(
+            0,
+            file,
+            &client::resolve_addr(id, None, (address(1), PORT).into(), 1000),
+        );
     }
     let batch = WriteBatch {
         stop_on_error: true,
@@ -101,9 +139,20 @@ fn a_channel_is_drained_by_one_batch() {
     let now = w.now;
     let replies = w.hosts[0].write_batch(now, Owner(1), batch);
     assert_eq!(errnos(&replies), [0, 0, 0, 11, 125, 125, 125, 125]);
-    let unacked = |w: &World| w.hosts[0].id_infos(None, |_| 0).map(|info| info.unacked).collect::<Vec<_>>();
+    let unacked = |w: &World| {
+        w.hosts[0]
+            .id_infos(None, |_| 0)
+            .map(|info| info.unacked)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(unacked(&w), [1, 1, 1]);
-    let note = WriteBatch { acknowledged: vec![Acknowledged { id: ids[1].0, events: 1 }], ..WriteBatch::default() };
+    let note = WriteBatch {
+        acknowledged: vec![Acknowledged {
+            id: ids[1].0,
+            events: 1,
+        }],
+        ..WriteBatch::default()
+    };
     assert!(w.hosts[0].write_batch(now, Owner(1), note).is_empty());
     assert_eq!(unacked(&w), [1, 0, 1]);
 }
@@ -116,7 +165,10 @@ fn an_answer_never_outgrows_the_message() {
     let mut call = item(file, client::query_addr(id), None);
     call.request[6..8].copy_from_slice(&u16::MAX.to_ne_bytes());
     let now = w.now;
-    let batch = WriteBatch { items: vec![call], ..WriteBatch::default() };
+    let batch = WriteBatch {
+        items: vec![call],
+        ..WriteBatch::default()
+    };
     let replies = w.hosts[0].write_batch(now, Owner(1), batch);
     assert_eq!(replies[0].response.len(), 280);
 }

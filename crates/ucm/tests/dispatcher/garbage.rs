@@ -14,18 +14,27 @@ fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
 
 /// A header that is often right, before bytes that are often plausible.
 fn request(rng: &mut Rng, id: IdNumber, files: &[FileId]) -> (Vec<u8>, Vec<u8>) {
-    let to = (address(rng.index(3)), pick(rng, &[0, 1, PORT, PORT + 1, 40000])).into();
+    let to = (
+        address(rng.index(3)),
+        pick(rng, &[0, 1, PORT, PORT + 1, 40000]),
+    )
+        .into();
     let mut parts = match rng.below(20) {
-        0 => client::create_id(rng.below(3), pick(rng, &[0x106, 0x106, 0x106, 0x111, 7]), 2).into_parts(),
+        0 => client::create_id(rng.below(3), pick(rng, &[0x106, 0x106, 0x106, 0x111, 7]), 2)
+            .into_parts(),
         1 => client::destroy_id(id).into_parts(),
         2 => client::bind(id, to).into_parts(),
         3 => client::resolve_addr(id, None, to, 1000).into_parts(),
         4 => client::resolve_route(id, rng.below(2) as u32).into_parts(),
         5 => client::query_addr(id).into_parts(),
         6 => client::query_path(id).into_parts(),
-        7 | 8 => client::connect(id, &param(rng.next_u64() as u32)).expect("short").into_parts(),
+        7 | 8 => client::connect(id, &param(rng.next_u64() as u32))
+            .expect("short")
+            .into_parts(),
         9 => client::listen(id, rng.below(3) as i32 - 1).into_parts(),
-        10 => client::accept(id, rng.below(3), &accept_param(rng.next_u64() as u32)).expect("short").into_parts(),
+        10 => client::accept(id, rng.below(3), &accept_param(rng.next_u64() as u32))
+            .expect("short")
+            .into_parts(),
         11 => client::establish(id).into_parts(),
         12 => client::reject(id, 0, &[1; 8]).expect("short").into_parts(),
         13 => client::disconnect(id).into_parts(),
@@ -49,7 +58,9 @@ fn sensible(rng: &mut Rng, host: usize, id: IdNumber, state: &str) -> (Vec<u8>, 
         ("IDLE", _) => client::resolve_addr(id, None, peer, 1000).into_parts(),
         ("ADDR_BOUND", _) => client::listen(id, 4).into_parts(),
         ("ADDR_RESOLVED", _) => client::resolve_route(id, 1000).into_parts(),
-        ("ROUTE_RESOLVED", _) => client::connect(id, &param(rng.next_u64() as u32)).expect("short").into_parts(),
+        ("ROUTE_RESOLVED", _) => client::connect(id, &param(rng.next_u64() as u32))
+            .expect("short")
+            .into_parts(),
         ("CONNECT", 0) => {
             let param = accept_param(rng.next_u64() as u32);
             client::accept(id, 1, &param).expect("short").into_parts()
@@ -74,7 +85,8 @@ fn damage(rng: &mut Rng, request: &mut Vec<u8>) {
             request[4..6].copy_from_slice(&(info.request as u16).to_ne_bytes());
             rng.fill(&mut request[8..]);
             if let Some(offset) = info.command.id_offset() {
-                request[8 + offset..8 + offset + 4].copy_from_slice(&(rng.below(12) as u32).to_ne_bytes());
+                request[8 + offset..8 + offset + 4]
+                    .copy_from_slice(&(rng.below(12) as u32).to_ne_bytes());
             }
         }
     }
@@ -84,8 +96,14 @@ fn damage(rng: &mut Rng, request: &mut Vec<u8>) {
 fn assert_nothing_is_stuck(w: &mut World) {
     for host in 0..w.hosts.len() {
         loop {
-            let Some(info) = w.hosts[host].id_infos(None, |_| 0).next() else { break };
-            w.ok(host, FileId(info.channel), &client::destroy_id(IdNumber(info.id)));
+            let Some(info) = w.hosts[host].id_infos(None, |_| 0).next() else {
+                break;
+            };
+            w.ok(
+                host,
+                FileId(info.channel),
+                &client::destroy_id(IdNumber(info.id)),
+            );
         }
     }
     w.rest();
@@ -102,17 +120,25 @@ fn random_requests_leave_nothing_behind() {
     for_each_seed(60, |seed| {
         let mut rng = Rng::new(seed);
         let mut w = World::new(3);
-        let files: Vec<Vec<FileId>> = (0..3).map(|host| (0..3).map(|_| w.open(host)).collect()).collect();
+        let files: Vec<Vec<FileId>> = (0..3)
+            .map(|host| (0..3).map(|_| w.open(host)).collect())
+            .collect();
         let mut succeeded = 0;
         for _ in 0..400 {
             let host = rng.index(3);
             let known: Vec<_> = w.hosts[host].id_infos(None, |_| 0).collect();
             // Mostly an identifier on its own channel, half the time with what comes next; at times anything on any.
             let ((bytes, inline), file) = if known.is_empty() || rng.chance(0.1) {
-                (client::create_id(1, 0x106, 2).into_parts(), pick(&mut rng, &files[host]))
+                (
+                    client::create_id(1, 0x106, 2).into_parts(),
+                    pick(&mut rng, &files[host]),
+                )
             } else if rng.chance(0.2) {
                 let id = IdNumber(rng.below(12) as u32);
-                (request(&mut rng, id, &files[host]), pick(&mut rng, &files[host]))
+                (
+                    request(&mut rng, id, &files[host]),
+                    pick(&mut rng, &files[host]),
+                )
             } else {
                 let info = &known[rng.index(known.len())];
                 let parts = match rng.chance(0.5) {
@@ -127,7 +153,12 @@ fn random_requests_leave_nothing_behind() {
             }
         }
         assert!(succeeded > 60, "only {succeeded} requests did anything");
-        established += w.hosts.iter().flat_map(|host| host.id_infos(None, |_| 0)).filter(|info| info.state == "CONNECT").count();
+        established += w
+            .hosts
+            .iter()
+            .flat_map(|host| host.id_infos(None, |_| 0))
+            .filter(|info| info.state == "CONNECT")
+            .count();
         assert_nothing_is_stuck(&mut w);
     });
     assert!(established > 0, "no run got as far as a connection");
@@ -169,7 +200,9 @@ fn random_datagrams_never_panic() {
         // A true request, caught on the wire, damaged and sent again and again.
         let (bytes, _) = client::connect(id, &param(1)).expect("short").into_parts();
         let now = w.now;
-        w.hosts[0].write(now, active, &bytes, &[], &mut Vec::new()).expect("routed");
+        w.hosts[0]
+            .write(now, active, &bytes, &[], &mut Vec::new())
+            .expect("routed");
         let caught = w.hosts[0].poll_transmit().expect("a REQ");
         for _ in 0..300 {
             let mut mad = caught.mad;
@@ -196,5 +229,8 @@ fn an_owner_that_opens_and_closes_leaves_nothing() {
         let now = w.now;
         w.hosts[0].close_all(now, Owner(1));
     }
-    assert_eq!((w.hosts[0].files(), w.hosts[0].ids(), w.hosts[0].cma().len()), (0, 0, 0));
+    assert_eq!(
+        (w.hosts[0].files(), w.hosts[0].ids(), w.hosts[0].cma().len()),
+        (0, 0, 0)
+    );
 }

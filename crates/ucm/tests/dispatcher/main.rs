@@ -2,7 +2,9 @@
 
 mod batch;
 mod connection;
+mod errno;
 mod errors;
 mod garbage;
 mod migration;
+mod values;
 mod world;

@@ -22,21 +22,37 @@ fn queued_events_move_in_order_and_later_ones_follow() {
     w.ok(1, passive, &client::disconnect(child));
     w.ok(0, old, &client::disconnect(id));
     w.rest();
-    w.ok(0, new, &client::connect(bystander, &param(0x33)).expect("short private data"));
+    w.ok(
+        0,
+        new,
+        &client::connect(bystander, &param(0x33)).expect("short private data"),
+    );
     w.expect(1, passive, kind::DISCONNECTED);
     w.expect(1, passive, kind::TIMEWAIT_EXIT);
     let request = w.expect(1, passive, kind::CONNECT_REQUEST);
-    w.ok(1, passive, &client::reject(request.id, 0, b"").expect("no private data"));
+    w.ok(
+        1,
+        passive,
+        &client::reject(request.id, 0, b"").expect("no private data"),
+    );
     assert_eq!((w.hosts[0].queued(old), w.hosts[0].queued(new)), (2, 1));
 
     let reported = w.ok(0, new, &client::migrate_id(id, old.0));
-    assert_eq!(reported, EventsReported(3), "ADDR_RESOLVED, ROUTE_RESOLVED, CONNECT_RESPONSE");
+    assert_eq!(
+        reported,
+        EventsReported(3),
+        "ADDR_RESOLVED, ROUTE_RESOLVED, CONNECT_RESPONSE"
+    );
     assert_eq!(w.event(0, old), None);
     assert_eq!(w.expect(0, new, kind::REJECTED).id, bystander);
     assert_eq!(w.expect(0, new, kind::DISCONNECTED).id, id);
     assert_eq!(w.expect(0, new, kind::TIMEWAIT_EXIT).id, id);
     assert_eq!(w.event(0, new), None);
-    assert_eq!(w.errno(0, old, client::disconnect(id).request(), &[]), 22, "no longer on the old channel");
+    assert_eq!(
+        w.errno(0, old, client::disconnect(id).request(), &[]),
+        22,
+        "no longer on the old channel"
+    );
     assert_eq!(w.ok(0, new, &client::destroy_id(id)), EventsReported(5));
 }
 
@@ -49,19 +65,36 @@ fn the_child_of_a_queued_request_moves_with_its_listener() {
     let listener = w.listener(1, old, 100);
     let id = w.routed(0, active, 1, 1);
     w.connect(0, active, id, 0x11);
-    assert_eq!(w.ok(1, new, &client::migrate_id(listener, old.0)), EventsReported(0));
+    assert_eq!(
+        w.ok(1, new, &client::migrate_id(listener, old.0)),
+        EventsReported(0)
+    );
     let now = w.now;
-    assert!(w.hosts[1].close(now, old), "R-MIG-7: the old channel can go at once");
+    assert!(
+        w.hosts[1].close(now, old),
+        "R-MIG-7: the old channel can go at once"
+    );
     w.settle();
-    assert_eq!(w.event(0, active), None, "the request was not rejected by that");
+    assert_eq!(
+        w.event(0, active),
+        None,
+        "the request was not rejected by that"
+    );
 
     let request = w.expect(1, new, kind::CONNECT_REQUEST);
     assert_eq!(request.uid, 100);
-    w.ok(1, new, &client::accept(request.id, 200, &accept_param(0x22)).expect("short private data"));
+    w.ok(
+        1,
+        new,
+        &client::accept(request.id, 200, &accept_param(0x22)).expect("short private data"),
+    );
     w.expect(0, active, kind::CONNECT_RESPONSE);
     w.ok(0, active, &client::establish(id));
     assert_eq!(w.expect(1, new, kind::ESTABLISHED).uid, 200);
-    assert_eq!(w.ok(1, new, &client::destroy_id(listener)), EventsReported(1));
+    assert_eq!(
+        w.ok(1, new, &client::destroy_id(listener)),
+        EventsReported(1)
+    );
 }
 
 /// R-MIG-9 (a): whoever waits on the new channel already is woken, once for each event that moved. A kernel wakes nobody.
@@ -95,8 +128,15 @@ fn a_child_starts_on_its_listeners_channel_and_can_leave_it() {
     let id = w.routed(0, active, 1, 1);
     w.connect(0, active, id, 0x11);
     let child = w.expect(1, listening, kind::CONNECT_REQUEST).id;
-    assert_eq!(w.ok(1, established, &client::migrate_id(child, listening.0)), EventsReported(0));
-    w.ok(1, established, &client::accept(child, 200, &accept_param(0x22)).expect("short private data"));
+    assert_eq!(
+        w.ok(1, established, &client::migrate_id(child, listening.0)),
+        EventsReported(0)
+    );
+    w.ok(
+        1,
+        established,
+        &client::accept(child, 200, &accept_param(0x22)).expect("short private data"),
+    );
     w.expect(0, active, kind::CONNECT_RESPONSE);
     w.ok(0, active, &client::establish(id));
     assert_eq!(w.expect(1, established, kind::ESTABLISHED).id, child);
@@ -116,7 +156,11 @@ fn migration_to_the_same_channel_queues_again_at_the_tail() {
     w.listener(1, passive, 100);
     let [first, second] = [1, 2].map(|uid| {
         let id = w.create(0, file, uid);
-        w.ok(0, file, &client::resolve_addr(id, None, (crate::world::address(1), 7471).into(), 1000));
+        w.ok(
+            0,
+            file,
+            &client::resolve_addr(id, None, (crate::world::address(1), 7471).into(), 1000),
+        );
         id
     });
     w.ok(0, file, &client::migrate_id(first, file.0));
@@ -136,8 +180,14 @@ fn both_sides_migrate_everything_and_disconnect() {
     let new = [w.open(0), w.open(1)];
     w.ok(1, new[1], &client::migrate_id(listener, old[1].0));
     for &(id, child) in &pairs {
-        assert_eq!(w.ok(0, new[0], &client::migrate_id(id, old[0].0)), EventsReported(3));
-        assert_eq!(w.ok(1, new[1], &client::migrate_id(child, old[1].0)), EventsReported(1));
+        assert_eq!(
+            w.ok(0, new[0], &client::migrate_id(id, old[0].0)),
+            EventsReported(3)
+        );
+        assert_eq!(
+            w.ok(1, new[1], &client::migrate_id(child, old[1].0)),
+            EventsReported(1)
+        );
     }
     let now = w.now;
     assert!(w.hosts[0].close(now, old[0]) && w.hosts[1].close(now, old[1]));
@@ -150,10 +200,20 @@ fn both_sides_migrate_everything_and_disconnect() {
     w.rest();
     for &(id, child) in &pairs {
         assert_eq!(w.ok(0, new[0], &client::destroy_id(id)), EventsReported(4));
-        assert_eq!(w.ok(1, new[1], &client::destroy_id(child)), EventsReported(2));
+        assert_eq!(
+            w.ok(1, new[1], &client::destroy_id(child)),
+            EventsReported(2)
+        );
     }
-    assert_eq!(w.ok(1, new[1], &client::destroy_id(listener)), EventsReported(4));
-    assert!(w.hosts.iter().all(|host| host.cma().is_empty() && host.cma().connections() == 0));
+    assert_eq!(
+        w.ok(1, new[1], &client::destroy_id(listener)),
+        EventsReported(4)
+    );
+    assert!(
+        w.hosts
+            .iter()
+            .all(|host| host.cma().is_empty() && host.cma().connections() == 0)
+    );
 }
 
 /// R-MIG-5: the old channel is named, and only one of the same program can be.
@@ -166,15 +226,39 @@ fn the_old_channel_must_be_the_identifiers_and_the_programs() {
     let call = client::migrate_id(id, old.0);
     assert_eq!(w.errno(0, new, call.request(), &[]), 2, "no old channel");
     assert_eq!(w.errno(0, new, call.request(), &[0; 4]), 2, "half a token");
-    assert_eq!(w.errno(0, new, call.request(), &u64::MAX.to_le_bytes()), 2, "no such channel");
-    assert_eq!(w.errno(0, new, call.request(), &foreign.0.to_le_bytes()), 2, "another program's channel");
-    assert_eq!(w.errno(0, foreign, call.request(), call.inline()), 2, "another program's identifier");
-    assert_eq!(w.errno(0, new, call.request(), &third.0.to_le_bytes()), 22, "not on that channel");
+    assert_eq!(
+        w.errno(0, new, call.request(), &u64::MAX.to_le_bytes()),
+        2,
+        "no such channel"
+    );
+    assert_eq!(
+        w.errno(0, new, call.request(), &foreign.0.to_le_bytes()),
+        2,
+        "another program's channel"
+    );
+    assert_eq!(
+        w.errno(0, foreign, call.request(), call.inline()),
+        2,
+        "another program's identifier"
+    );
+    assert_eq!(
+        w.errno(0, new, call.request(), &third.0.to_le_bytes()),
+        22,
+        "not on that channel"
+    );
     assert!(matches!(
         w.call(0, new, &client::migrate_id(client::IdNumber(7), old.0)),
         Err(Failure::UnknownId { number: 7, .. })
     ));
-    assert_eq!(w.ok(0, old, &client::query_addr(id)).local, None, "nothing moved");
+    assert_eq!(
+        w.ok(0, old, &client::query_addr(id)).local,
+        None,
+        "nothing moved"
+    );
     w.ok(0, new, &call);
-    assert_eq!(w.errno(0, new, call.request(), call.inline()), 22, "it has left that channel");
+    assert_eq!(
+        w.errno(0, new, call.request(), call.inline()),
+        22,
+        "it has left that channel"
+    );
 }

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use oarlock_cm::Seed;
 use oarlock_cma::{Config, Device, Limits, Route};
 use oarlock_ucm::client::{self, Answer, Call, Event, IdNumber, Param};
 use oarlock_ucm::{Failure, FileId, Owner, Ucm};
-use oarlock_cm::Seed;
 use oarlock_wire::{Guid, Time};
 
 pub(crate) const TCP: u16 = 0x0106;
@@ -55,29 +55,51 @@ impl World {
             ucm.set_devices(Time::ZERO, vec![device(n)]);
             ucm
         };
-        Self { now: Time::ZERO, hosts: (0..hosts).map(host).collect() }
+        Self {
+            now: Time::ZERO,
+            hosts: (0..hosts).map(host).collect(),
+        }
     }
 
     pub(crate) fn open(&mut self, host: usize) -> FileId {
-        self.hosts[host].open(Owner(1)).expect("channels are not exhausted")
+        self.hosts[host]
+            .open(Owner(1))
+            .expect("channels are not exhausted")
     }
 
     /// One request, and what it leads to on every host.
-    pub(crate) fn call<A: Answer>(&mut self, host: usize, file: FileId, call: &Call<A>) -> Result<A, Failure> {
+    pub(crate) fn call<A: Answer>(
+        &mut self,
+        host: usize,
+        file: FileId,
+        call: &Call<A>,
+    ) -> Result<A, Failure> {
         let mut response = Vec::new();
-        let written = self.hosts[host].write(self.now, file, call.request(), call.inline(), &mut response)?;
-        assert_eq!(written, call.request().len(), "success returns the full length");
+        let written =
+            self.hosts[host].write(self.now, file, call.request(), call.inline(), &mut response);
         self.settle();
+        assert_eq!(
+            written?,
+            call.request().len(),
+            "success returns the full length"
+        );
         Ok(call.decode(&response).expect("the answer fits its command"))
     }
 
     /// One request that succeeds.
     pub(crate) fn ok<A: Answer>(&mut self, host: usize, file: FileId, call: &Call<A>) -> A {
-        self.call(host, file, call).unwrap_or_else(|failure| panic!("{failure}"))
+        self.call(host, file, call)
+            .unwrap_or_else(|failure| panic!("{failure}"))
     }
 
     /// The error number of a request, 0 for success.
-    pub(crate) fn errno(&mut self, host: usize, file: FileId, request: &[u8], inline: &[u8]) -> i32 {
+    pub(crate) fn errno(
+        &mut self,
+        host: usize,
+        file: FileId,
+        request: &[u8],
+        inline: &[u8],
+    ) -> i32 {
         let mut response = Vec::new();
         let result = self.hosts[host].write(self.now, file, request, inline, &mut response);
         self.settle();
@@ -103,7 +125,8 @@ impl World {
                 }
                 while let Some(transmit) = self.hosts[host].poll_transmit() {
                     moved = true;
-                    let to = (0..self.hosts.len()).find(|&to| address(to) == transmit.av.remote.to_ip());
+                    let to =
+                        (0..self.hosts.len()).find(|&to| address(to) == transmit.av.remote.to_ip());
                     if let Some(to) = to {
                         self.hosts[to].handle_mad(self.now, &transmit.av.reversed(), &transmit.mad);
                     }
@@ -136,7 +159,9 @@ impl World {
     }
 
     pub(crate) fn expect(&mut self, host: usize, file: FileId, kind: u32) -> Event {
-        let event = self.event(host, file).unwrap_or_else(|| panic!("no event, but event {kind} was expected"));
+        let event = self
+            .event(host, file)
+            .unwrap_or_else(|| panic!("no event, but event {kind} was expected"));
         assert_eq!(event.kind, kind, "{event:?}");
         event
     }
@@ -147,7 +172,11 @@ impl World {
 
     pub(crate) fn listener(&mut self, host: usize, file: FileId, uid: u64) -> IdNumber {
         let id = self.create(host, file, uid);
-        self.ok(host, file, &client::bind(id, SocketAddr::new(address(host), PORT)));
+        self.ok(
+            host,
+            file,
+            &client::bind(id, SocketAddr::new(address(host), PORT)),
+        );
         self.ok(host, file, &client::listen(id, 10));
         id
     }
@@ -155,7 +184,11 @@ impl World {
     /// An identifier that has a route to the listener of a host.
     pub(crate) fn routed(&mut self, host: usize, file: FileId, uid: u64, to: usize) -> IdNumber {
         let id = self.create(host, file, uid);
-        self.ok(host, file, &client::resolve_addr(id, None, SocketAddr::new(address(to), PORT), 1000));
+        self.ok(
+            host,
+            file,
+            &client::resolve_addr(id, None, SocketAddr::new(address(to), PORT), 1000),
+        );
         assert_eq!(self.expect(host, file, kind::ADDR_RESOLVED).id, id);
         self.ok(host, file, &client::resolve_route(id, 1000));
         assert_eq!(self.expect(host, file, kind::ROUTE_RESOLVED).id, id);
@@ -163,7 +196,11 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self, host: usize, file: FileId, id: IdNumber, qpn: u32) {
-        self.ok(host, file, &client::connect(id, &param(qpn)).expect("short private data"));
+        self.ok(
+            host,
+            file,
+            &client::connect(id, &param(qpn)).expect("short private data"),
+        );
     }
 
     /// Two established ends; host 0 is active. The events of set-up are taken.
@@ -172,7 +209,11 @@ impl World {
         // A queue pair has one connection at a time: the number follows the identifier's.
         self.connect(0, active, id, 0x11 + id.0);
         let child = self.expect(1, passive, kind::CONNECT_REQUEST).id;
-        self.ok(1, passive, &client::accept(child, 2, &accept_param(0x22 + id.0)).expect("short private data"));
+        self.ok(
+            1,
+            passive,
+            &client::accept(child, 2, &accept_param(0x22 + id.0)).expect("short private data"),
+        );
         assert_eq!(self.expect(0, active, kind::CONNECT_RESPONSE).id, id);
         self.ok(0, active, &client::establish(id));
         assert_eq!(self.expect(1, passive, kind::ESTABLISHED).id, child);
@@ -195,5 +236,9 @@ pub(crate) fn param(qpn: u32) -> Param {
 
 /// Parameters that accept a request made with [`param`]: no more than it offers.
 pub(crate) fn accept_param(qpn: u32) -> Param {
-    Param { responder_resources: 2, initiator_depth: 4, ..param(qpn) }
+    Param {
+        responder_resources: 2,
+        initiator_depth: 4,
+        ..param(qpn)
+    }
 }
