@@ -1,11 +1,11 @@
 //! A REQ arrives: find its listener, make a child, queue the event.
 
-use crate::device::Device;
+use crate::device::{Device, is_link_local};
 use crate::identifier::{Connection, Identifier, Request, Role, Standing};
 use crate::resolve::with_scope;
 use crate::{
-    BacklogOverflow, Cma, ConnEventParam, Counter, Event, EventKind, Id, Path, ReceivedPrivateData,
-    State,
+    BacklogOverflow, Cma, ConnEventParam, Counter, Event, EventKind, Id, Limits, Path,
+    ReceivedPrivateData, State,
 };
 use oarlock_cm::{ConnId, ListenerId};
 use oarlock_wire::{
@@ -25,7 +25,8 @@ enum Refusal {
 struct Match {
     listener: Id,
     header: IpCmHeader,
-    device: Device,
+    device: u32,
+    limits: Limits,
 }
 
 impl Cma {
@@ -102,14 +103,15 @@ impl Cma {
                 Counter::RequestsRejectedMtu,
             ));
         }
-        let device = device.clone();
-        let found = self.find_listener(listener, &header, &device);
+        let (device, limits) = (device.index, device.limits);
+        let found = self.find_listener(listener, &header, device);
         let listener = found.ok_or_else(|| consumer(Counter::RequestsRejectedNoListener))?;
         self.check_limits(listener)?;
         Ok(Match {
             listener,
             header,
             device,
+            limits,
         })
     }
 
@@ -124,12 +126,7 @@ impl Cma {
     }
 
     /// The listener whose address and device the request is for.
-    fn find_listener(
-        &self,
-        listener: ListenerId,
-        header: &IpCmHeader,
-        device: &Device,
-    ) -> Option<Id> {
+    fn find_listener(&self, listener: ListenerId, header: &IpCmHeader, device: u32) -> Option<Id> {
         let is_for = |id: &Id| {
             let Some(ident) = self
                 .ids
@@ -146,7 +143,7 @@ impl Cma {
             } else {
                 local == header.destination
             };
-            address_fits && ident.device.is_none_or(|bound| bound == device.index)
+            address_fits && ident.device.is_none_or(|bound| bound == device)
         };
         self.listeners.ids(listener).iter().copied().find(is_for)
     }
@@ -192,7 +189,7 @@ impl Cma {
             parent.qp_type,
         );
         let (options, port) = (parent.options, parent.local.map_or(0, |local| local.port()));
-        let limits = found.device.limits;
+        let limits = found.limits;
         let request = Request {
             qpn: req.local_qpn,
             starting_psn: req.starting_psn,
@@ -202,7 +199,10 @@ impl Cma {
             rnr_retry_count: req.rnr_retry_count,
         };
         let starting_psn = self.cm.random_psn();
-        let scoped = |ip, port| with_scope(SocketAddr::new(ip, port), av.scope_id);
+        let scoped = |ip, port| {
+            let scope_id = if is_link_local(ip) { av.scope_id } else { 0 };
+            with_scope(SocketAddr::new(ip, port), scope_id)
+        };
         let mut child = Identifier::new(channel, port_space, qp_type, 0, starting_psn);
         child.options = options;
         child.state = State::Connect;
@@ -211,7 +211,7 @@ impl Cma {
         };
         child.local = Some(scoped(found.header.destination, port));
         child.remote = Some(scoped(found.header.source, found.header.source_port));
-        child.device = Some(found.device.index);
+        child.device = Some(found.device);
         child.path = Some(path_of(req, av));
         child.connection = Some(Connection {
             cm,

@@ -215,11 +215,17 @@ impl Cma {
         } else {
             *device.addresses.first().ok_or(Errno::ENODEV)?
         };
-        let link_mtu = if route.mtu == 0 {
-            device.netdev_mtu
-        } else {
-            route.mtu.min(device.netdev_mtu)
-        };
+        let mut link_mtu = device.netdev_mtu;
+        if route.mtu != 0 {
+            link_mtu = link_mtu.min(route.mtu);
+        }
+        // Within the host the packets of one device may arrive at another, whose MTU counts too.
+        let target = self
+            .devices
+            .by_address(remote.ip(), scope_id, route.ifindex);
+        if let Some(target) = target.filter(|_| route.is_local) {
+            link_mtu = link_mtu.min(target.netdev_mtu);
+        }
         let av = AddressVector {
             scope_id,
             hop_limit: if route.hop_limit == 0 {

@@ -1,0 +1,252 @@
+//! Queue pair attributes, on both sides and in every state.
+
+use super::world::{PORT, World, addr, param, qpn};
+use crate::{
+    AccessFlags, Config, ConnectParam, Errno, Error, EventKind, IdOption, QpAttr, QpAttrMask,
+    QpState, RtrAttr, RtsAttr,
+};
+use oarlock_wire::{CmMessage, IbTimeout, Mtu, Psn, RetryCount};
+use std::cell::Cell;
+use std::rc::Rc;
+
+fn rtr(world: &World, host: usize, id: crate::Id) -> RtrAttr {
+    match world.hosts[host].cma.init_qp_attr(id, QpState::RTR) {
+        Ok(QpAttr::Rtr(attr)) => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn rts(world: &World, host: usize, id: crate::Id) -> RtsAttr {
+    match world.hosts[host].cma.init_qp_attr(id, QpState::RTS) {
+        Ok(QpAttr::Rts(attr)) => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn access(world: &World, host: usize, id: crate::Id) -> AccessFlags {
+    match world.hosts[host].cma.init_qp_attr(id, QpState::INIT) {
+        Ok(QpAttr::Init(attr)) => attr.access,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_sides_of_a_connection_fit_together() {
+    let mut world = World::pair();
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    // The PSNs on the wire: (of the REQ, of the REP).
+    let psns = Rc::new(Cell::new((Psn::default(), Psn::default())));
+    let seen = Rc::clone(&psns);
+    world.tap = Some(Box::new(move |message| match message {
+        CmMessage::Req(req) => seen.set((req.starting_psn, seen.get().1)),
+        CmMessage::Rep(rep) => seen.set((seen.get().0, rep.starting_psn)),
+        _ => {}
+    }));
+    let (active, passive) = world.connected();
+    let (of_req, of_rep) = psns.get();
+    assert_ne!(of_req, of_rep);
+    let (a, b) = (rtr(&world, 0, active), rtr(&world, 1, passive));
+    // Each side receives from the PSN that it announced, and sends from the one that the peer announced.
+    assert_eq!((a.rq_psn, b.rq_psn), (of_req, of_rep));
+    assert_eq!(
+        (
+            rts(&world, 0, active).sq_psn,
+            rts(&world, 1, passive).sq_psn
+        ),
+        (of_rep, of_req)
+    );
+    assert_eq!((a.dest_qpn, b.dest_qpn), (qpn(0x12), qpn(0x11)));
+    assert_eq!((a.av.local, a.av.remote), (b.av.remote, b.av.local));
+    assert_eq!(
+        (a.av.flow_label, a.av.hop_limit),
+        (b.av.flow_label, b.av.hop_limit)
+    );
+    assert_eq!((a.path_mtu, b.path_mtu), (Mtu::MTU_1024, Mtu::MTU_1024));
+    // connected(): A offers 4 and wants 3; B takes 3 and 4.
+    assert_eq!(
+        (a.max_dest_rd_atomic, rts(&world, 1, passive).max_rd_atomic),
+        (4, 4)
+    );
+    assert_eq!(
+        (b.max_dest_rd_atomic, rts(&world, 0, active).max_rd_atomic),
+        (3, 3)
+    );
+    assert_eq!((a.sgid_index, b.sgid_index), (0, 0));
+    for attr in [rts(&world, 0, active), rts(&world, 1, passive)] {
+        // Packet life time 16 and acknowledgement delay 15 make 17: 0.54 s.
+        assert_eq!(attr.timeout, IbTimeout::truncate(17));
+        assert_eq!(
+            (attr.retry_cnt, attr.rnr_retry),
+            (RetryCount::MAX, RetryCount::MAX)
+        );
+    }
+}
+
+#[test]
+fn masks_are_those_of_the_kernel() {
+    assert_eq!(QpAttrMask::INIT.0, 0x39);
+    assert_eq!(QpAttrMask::RTR.0, 0x12_9181);
+    assert_eq!(QpAttrMask::RTS.0, 0x1_2E01);
+}
+
+#[test]
+fn init_gives_access_only_to_a_connection_and_reads_only_with_resources() {
+    let mut world = World::pair();
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    let id = world.a().id();
+    let refused = world
+        .a()
+        .cma
+        .init_qp_attr(id, QpState::INIT)
+        .expect_err("no device");
+    assert_eq!(refused.errno(), Errno::EINVAL);
+    let active = world.resolved(addr("10.0.0.2", PORT));
+    assert_eq!(access(&world, 0, active), AccessFlags::NONE);
+    let now = world.now();
+    world
+        .a()
+        .cma
+        .connect(
+            now,
+            active,
+            ConnectParam {
+                responder_resources: 0,
+                ..param(0x11)
+            },
+        )
+        .expect("a path");
+    assert_eq!(access(&world, 0, active), AccessFlags::REMOTE_WRITE);
+    world.settle();
+    // The peer wants to read: 3 outstanding.
+    let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
+    assert_eq!(access(&world, 1, passive), AccessFlags(0b1110));
+}
+
+#[test]
+fn there_is_no_recipe_before_the_peer_has_spoken_or_after_the_end() {
+    let mut world = World::pair();
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    let active = world.resolved(addr("10.0.0.2", PORT));
+    let states = [QpState::RTR, QpState::RTS];
+    for state in states {
+        let refused = world
+            .a()
+            .cma
+            .init_qp_attr(active, state)
+            .expect_err("no connection");
+        assert_eq!(
+            refused.to_string(),
+            "init_qp_attr in state ROUTE_RESOLVED: there is no connection"
+        );
+    }
+    assert_eq!(
+        world.a().cma.init_qp_attr(active, QpState::ERROR),
+        Err(Error::NoRecipe(6))
+    );
+    let now = world.now();
+    world
+        .a()
+        .cma
+        .connect(now, active, param(0x11))
+        .expect("a path");
+    for state in states {
+        let refused = world
+            .a()
+            .cma
+            .init_qp_attr(active, state)
+            .expect_err("no response");
+        assert_eq!(
+            (refused.errno(), refused.to_string().as_str()),
+            (
+                Errno::EINVAL,
+                "init_qp_attr while the IB CM is in state REQ_SENT"
+            )
+        );
+    }
+    world.settle();
+    let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
+    world
+        .b()
+        .cma
+        .reject(now, passive, oarlock_wire::RejReason::CONSUMER_DEFINED, &[])
+        .expect("waits");
+    world.settle();
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        assert!(
+            world.a().cma.init_qp_attr(active, state).is_err(),
+            "{state} after REJECTED"
+        );
+        assert!(
+            world.b().cma.init_qp_attr(passive, state).is_err(),
+            "{state} after reject"
+        );
+    }
+}
+
+#[test]
+fn the_rnr_timer_does_not_stall_by_default_and_can_be_chosen() {
+    let config = Config {
+        min_rnr_timer: 5,
+        ..Config::default()
+    };
+    let mut world = World::with(&[Config::default(), config]);
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    let (active, passive) = world.connected();
+    // Code 12 is 0.64 ms; code 0 would be 655.36 ms.
+    assert_eq!(rtr(&world, 0, active).min_rnr_timer, 12);
+    assert_eq!(rtr(&world, 1, passive).min_rnr_timer, 5);
+    world
+        .a()
+        .cma
+        .set_option(active, IdOption::MinRnrTimer(1))
+        .expect("5 bits");
+    assert_eq!(rtr(&world, 0, active).min_rnr_timer, 1);
+}
+
+#[test]
+fn an_ack_timeout_overrides_the_computed_one() {
+    let mut world = World::pair();
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    let (active, passive) = world.connected();
+    world
+        .a()
+        .cma
+        .set_option(active, IdOption::AckTimeout(9))
+        .expect("5 bits");
+    assert_eq!(rts(&world, 0, active).timeout, IbTimeout::truncate(9));
+    assert_eq!(rts(&world, 1, passive).timeout, IbTimeout::truncate(17));
+}
+
+#[test]
+fn the_rnr_retry_count_is_that_of_the_answer_and_the_retry_count_that_of_the_request() {
+    let mut world = World::pair();
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    let retries = |n| RetryCount::new(n).expect("3 bits");
+    let active = world.resolved(addr("10.0.0.2", PORT));
+    let now = world.now();
+    let asked = ConnectParam {
+        retry_count: retries(4),
+        rnr_retry_count: retries(6),
+        ..param(0x11)
+    };
+    world.a().cma.connect(now, active, asked).expect("a path");
+    world.settle();
+    let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
+    let attr = rts(&world, 1, passive);
+    assert_eq!((attr.retry_cnt, attr.rnr_retry), (retries(4), retries(6)));
+    let answer = ConnectParam {
+        retry_count: retries(1),
+        rnr_retry_count: retries(2),
+        ..ConnectParam::default()
+    };
+    world
+        .b()
+        .cma
+        .accept(now, passive, None, answer)
+        .expect("waits");
+    world.settle();
+    world.a().expect(EventKind::CONNECT_RESPONSE);
+    let (a, b) = (rts(&world, 0, active), rts(&world, 1, passive));
+    assert_eq!((a.retry_cnt, a.rnr_retry), (retries(4), retries(2)));
+    assert_eq!((b.retry_cnt, b.rnr_retry), (retries(4), retries(2)));
+}
