@@ -426,10 +426,10 @@ impl Cma {
                 listening.waiting -= 1;
             }
         }
-        if event.kind == EventKind::CONNECT_REQUEST {
-            if let Some(child) = self.ids.get_mut(event.id.into()) {
-                child.standing = Standing::Unaccepted;
-            }
+        if event.kind == EventKind::CONNECT_REQUEST
+            && let Some(child) = self.ids.get_mut(event.id.into())
+        {
+            child.standing = Standing::Unaccepted;
         }
         Some(event)
     }

@@ -95,6 +95,8 @@ impl Cma {
     /// is dropped and counted, or rejected, as configured. A backlog of 0 or less, or above the configured maximum, is that
     /// maximum.
     ///
+    /// Its children begin with the options of the listener.
+    ///
     /// An idle identifier is bound to any IPv4 address and a free port first. An address that is unspecified or loopback
     /// covers every device, ones that come later included.
     ///

@@ -255,11 +255,7 @@ fn a_listener_on_a_specific_address_hears_only_what_is_for_it() {
     let now = world.now();
     world.b().cma.destroy_id(now, v4).expect("exists");
     let id = world.resolved(addr("fd00::2", PORT));
-    world
-        .a()
-        .cma
-        .connect(now, id, super::world::param(0x99))
-        .expect("a path");
+    world.a().cma.connect(now, id, param(0x99)).expect("a path");
     world.settle();
     assert_eq!(
         world.b().expect(EventKind::CONNECT_REQUEST).listen_id,

@@ -41,10 +41,12 @@ pub(super) struct World {
     pub(super) ladder: Ladder,
     pub(super) network: NetworkFaults,
     /// Looks at every message, and may change it.
-    pub(super) tap: Option<Box<dyn FnMut(&mut CmMessage)>>,
+    pub(super) tap: Option<Tap>,
     next_qpn: u32,
     net: Network<Datagram>,
 }
+
+type Tap = Box<dyn FnMut(&mut CmMessage)>;
 
 /// What is lost on purpose.
 #[derive(Default)]
