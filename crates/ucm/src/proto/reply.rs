@@ -28,6 +28,8 @@ pub enum Reply {
     Slot {
         /// The slot's number: the upper 8 bits of the process's queue pair numbers.
         slot: u8,
+        /// The secret by which the holders of slots know packets that they hand on to each other; 0 where there is none.
+        forward: u64,
     },
     /// To [`Request::Devices`](super::Request::Devices).
     Devices(DevicePage),
@@ -289,8 +291,9 @@ impl Reply {
                 }
                 kind::WRITTEN
             }
-            Self::Slot { slot } => {
+            Self::Slot { slot, forward } => {
                 w.u8(*slot);
+                w.u64(*forward);
                 kind::SLOT
             }
             Self::Devices(page) => {
@@ -361,6 +364,7 @@ impl Reply {
             }
             kind::SLOT => Self::Slot {
                 slot: r.u8("slot")?,
+                forward: r.u64("token for forwarding")?,
             },
             kind::DEVICES => Self::Devices(DevicePage::read(r)?),
             kind::PS => Self::Ps(IdPage::read(r)?),

@@ -114,7 +114,10 @@ fn replies() -> Vec<Reply> {
                 response: vec![],
             },
         ]),
-        Reply::Slot { slot: 254 },
+        Reply::Slot {
+            slot: 254,
+            forward: 0x0123_4567_89AB_CDEF,
+        },
         Reply::Devices(DevicePage {
             devices: vec![device(), device()],
             next: Some(2),
@@ -333,8 +336,14 @@ fn another_major_version_is_refused_with_a_sentence_that_it_can_read() {
     let (header, reply) = Reply::decode(&reply).expect("readable");
     assert_eq!((header.sequence, reply), (31, Reply::Refused(refusal)));
     // Another reply of another major version is not guessed at.
-    let (_, reply) =
-        Reply::decode(&Reply::Slot { slot: 1 }.encode_as(other, 31)).expect("readable");
+    let (_, reply) = Reply::decode(
+        &Reply::Slot {
+            slot: 1,
+            forward: 0,
+        }
+        .encode_as(other, 31),
+    )
+    .expect("readable");
     assert!(matches!(
         reply,
         Reply::Refused(Refusal {
