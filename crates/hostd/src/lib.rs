@@ -1,1 +1,56 @@
-//! The per-host service and its client side.
+//! The host service and its client.
+//!
+//! One *host service* per network namespace plays the part of the kernel: it owns QP1 and the connection manager, port
+//! spaces, QP number slots and the list of devices. A program talks to it through a [`Host`]:
+//!
+//! | | |
+//! |---|---|
+//! | [`Host::private`] | a service in this process on an in-memory wire; any number may exist |
+//! | [`Host::private_on`] | the same, as one of several hosts on a given wire |
+//! | [`Host::serve`] | this process is the service of its network namespace, on the real port |
+//! | [`Host::open`] | joins the running service, else starts one (`oarlock host`) |
+//! | [`Host::join`] | joins the running service, else is an error |
+//!
+//! The data path is in the program: packets of queue pairs never pass through the service, whose counter
+//! `data_packets` shows it.
+//!
+//! ```text
+//!  program                                            service
+//!  Host ---- SOCK_SEQPACKET, one message at a time ---- Client       (proto::Request, proto::Reply)
+//!  ClientChannel ---- one byte per queued event ------- Pipe         (a channel's descriptor)
+//!  gone_fd ---- nothing, until the end ---------------- lifeline
+//!  Port ---- UDP 4791, slot n                           Port, slot 0: QP1
+//! ```
+//!
+//! # One service
+//! The service's abstract Unix name is an exclusive lock on its network namespace, one for all users; only programs of the
+//! service's own user, and of root, are served, because whoever holds a slot's socket could disturb the others. Both
+//! sides check the other's user (SO_PEERCRED).
+//!
+//! # When somebody dies
+//! A dead program's identifiers are destroyed (their peers get DREQ at once), its ports are free, its slots renewed.
+//! When the service dies, every call of its programs fails with [`Error::ServiceGone`], the descriptor of
+//! [`Host::gone_fd`] becomes readable, and channels end.
+//!
+//! # Fork
+//! Every descriptor closes on exec. A forked child does not inherit a [`Host`]: its calls fail with
+//! [`Error::Forked`], and the parent's sockets are let go in the child.
+//!
+//! # Files
+//! `host.rs` the client, `host/` how it comes by a service; `service.rs` the service and its loop, `service/` its parts:
+//! clients, channels' pipes, QP1, devices, slots.
+#![deny(unsafe_code)]
+
+mod address;
+mod error;
+mod host;
+pub mod service;
+mod sys;
+
+pub use error::Error;
+pub use host::{ClientChannel, Host, HostState, Wake};
+pub use oarlock_port::{MemWire, Port};
+pub use oarlock_ucm::proto::{
+    ClientInfo, DeviceInfo, Hello, HostInfo, IdInfo, PortInfo, WriteBatch, WriteItem as Call,
+    WriteReply as Reply,
+};

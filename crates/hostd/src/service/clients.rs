@@ -1,0 +1,116 @@
+//! Programs that are connected, and what each of them holds.
+
+use super::event_loop::Source;
+use crate::{Error, sys};
+use oarlock_port::fdpass::{self, Peer};
+use oarlock_port::fork::ForkGuard;
+use oarlock_port::pcap::Capture;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// One connected program.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) peer: Peer,
+    pub(super) name: String,
+    /// Whether it has said hello.
+    pub(super) greeted: bool,
+    pub(super) slots: Vec<u8>,
+    pub(super) captures: Vec<Capture>,
+    /// Becomes readable when the process ends, even if a forked child keeps the connection open.
+    pub(super) process: Option<OwnedFd>,
+    /// Answers that found no room. While there are any, no further request is read.
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Our end of a socket pair on which nothing is ever sent: the program's end is readable once we are gone.
+    _lifeline: Option<(ForkGuard, OwnedFd)>,
+    /// Taken off the list before the socket is closed: fields are dropped in this order.
+    _fork: ForkGuard,
+    socket: OwnedFd,
+}
+
+impl Client {
+    /// A program that has just connected. Watches its process where that is another than ours.
+    pub(super) fn new(socket: OwnedFd) -> Result<Self, Error> {
+        let peer = fdpass::peer(&socket).map_err(Error::system("learn who has connected"))?;
+        let process = match peer.pid {
+            pid if pid == std::process::id() => None,
+            // Kernels before 6.5 cannot tell the descriptor of the very process, but of its number.
+            pid => sys::peer_pidfd(&socket).ok().or_else(|| open_process(pid)),
+        };
+        let fork = ForkGuard::new(&socket).map_err(Error::system("watch for forks"))?;
+        Ok(Self {
+            peer,
+            name: String::new(),
+            greeted: false,
+            slots: Vec::new(),
+            captures: Vec::new(),
+            process,
+            unsent: VecDeque::new(),
+            _lifeline: None,
+            _fork: fork,
+            socket,
+        })
+    }
+
+    /// Makes the lifeline, and gives the program's end.
+    pub(super) fn make_lifeline(&mut self) -> Result<OwnedFd, Error> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(Error::errno("make a socket pair"))?;
+        let fork = ForkGuard::new(&ours).map_err(Error::system("watch for forks"))?;
+        self._lifeline = Some((fork, ours));
+        Ok(theirs)
+    }
+
+    /// Receives one message without waiting.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<fdpass::Message> {
+        fdpass::receive(&self.socket, buffer, false)
+    }
+
+    /// Sends an answer, now or when there is room. An error means that the program has gone.
+    pub(super) fn send(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) -> io::Result<()> {
+        self.unsent.push_back((message, fds));
+        self.send_unsent()
+    }
+
+    /// Sends what found no room earlier.
+    pub(super) fn send_unsent(&mut self) -> io::Result<()> {
+        while let Some((message, fds)) = self.unsent.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send(&self.socket, message, &fds, false) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            self.unsent.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether answers wait for room.
+    pub(super) fn is_backed_up(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn open_process(pid: u32) -> Option<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// What epoll calls a client's two descriptors.
+pub(super) fn sources(client: u32) -> (Source, Source) {
+    (Source::Client(client), Source::Process(client))
+}

@@ -1,0 +1,565 @@
+//! The loop: what is ready, to whom it goes, what comes out.
+
+use super::clients::{self, Client};
+use super::network::Network;
+use super::pipe::Pipe;
+use super::qp1::Qp1;
+use super::{ServiceConfig, identity};
+use crate::{Error, sys};
+use oarlock_port::fork::ForkGuard;
+use oarlock_ucm::proto::MAX_MESSAGE;
+use oarlock_ucm::{FileId, Owner, Ucm};
+use oarlock_wire::{Psn, Time, earliest};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::net::{SocketFlags, accept_with};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// When a service ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// When it is told to.
+    Told,
+    /// When it has had no client for so long.
+    Idle(Duration),
+    /// With its first client, whose process it is part of.
+    WithFirstClient,
+}
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Service {
+    start: Instant,
+    epoll: OwnedFd,
+    pub(super) network: Network,
+    pub(super) ucm: Ucm,
+    qp1: Qp1,
+    pub(super) clients: BTreeMap<u32, Client>,
+    next_client: u32,
+    max_clients: usize,
+    pipes: HashMap<u64, Pipe>,
+    listener: Option<(ForkGuard, OwnedFd)>,
+    /// Given up for a moment when a program connects and no descriptor is left, so as to be able to refuse it.
+    reserve: Option<OwnedFd>,
+    signals: Option<OwnedFd>,
+    end: End,
+    idle_since: Instant,
+    /// When to look again whether slots that are held can be renewed.
+    settle_at: Option<Time>,
+    pub(super) stopping: bool,
+    /// Whether the system lets everybody bind ports below 1024.
+    pub(super) ports_are_free: bool,
+    pub(super) buffer: Vec<u8>,
+    spins: bool,
+    pub(super) counters: ServiceCounters,
+}
+
+/// What the service did, by name.
+#[derive(Debug, Default)]
+pub(super) struct ServiceCounters {
+    clients: u64,
+    clients_refused: u64,
+    pub(super) other_users: u64,
+    pub(super) requests: u64,
+    pub(super) refusals: u64,
+    turns: u64,
+    sleeps: u64,
+}
+
+/// What a descriptor is to the loop; a number in epoll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Listener,
+    Signals,
+    Interfaces,
+    Port,
+    Client(u32),
+    Process(u32),
+    Pipe(u64),
+}
+
+impl Service {
+    pub(super) fn new(config: ServiceConfig, network: Network, end: End) -> Result<Self, Error> {
+        let ServiceConfig {
+            mut cma,
+            max_clients,
+            ..
+        } = config;
+        cma.cm.ca_guid = network.guid;
+        let mut ucm = Ucm::new(cma, identity::seed()?);
+        ucm.set_devices(Time::ZERO, network.devices.list.clone());
+        ucm.set_addresses_without_device(network.devices.without_device.clone());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(Error::errno("make an epoll instance"))?;
+        let psn = u32::from_ne_bytes(sys::random().map_err(Error::system("get random bytes"))?);
+        let unprivileged = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        let service = Self {
+            start: Instant::now(),
+            epoll,
+            network,
+            ucm,
+            qp1: Qp1::new(Psn::truncate(psn)),
+            clients: BTreeMap::new(),
+            next_client: 1,
+            max_clients,
+            pipes: HashMap::new(),
+            listener: None,
+            reserve: reserve(),
+            signals: None,
+            end,
+            idle_since: Instant::now(),
+            settle_at: None,
+            stopping: false,
+            ports_are_free: unprivileged.is_ok_and(|text| text.trim() == "0"),
+            buffer: vec![0; MAX_MESSAGE],
+            spins: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            counters: ServiceCounters::default(),
+        };
+        service.watch(Source::Port, &service.network.port, epoll::EventFlags::IN)?;
+        if let Some(monitor) = &service.network.monitor {
+            service.watch(Source::Interfaces, monitor, epoll::EventFlags::IN)?;
+        }
+        Ok(service)
+    }
+
+    pub(super) fn add_listener(&mut self, listener: OwnedFd) -> Result<(), Error> {
+        rustix::io::ioctl_fionbio(&listener, true)
+            .map_err(Error::errno("prepare the listening socket"))?;
+        self.watch(Source::Listener, &listener, epoll::EventFlags::IN)?;
+        let fork = ForkGuard::new(&listener).map_err(Error::system("watch for forks"))?;
+        self.listener = Some((fork, listener));
+        Ok(())
+    }
+
+    pub(super) fn add_signals(&mut self, signals: OwnedFd) -> Result<(), Error> {
+        self.watch(Source::Signals, &signals, epoll::EventFlags::IN)?;
+        self.signals = Some(signals);
+        Ok(())
+    }
+
+    pub(super) fn add_client(&mut self, socket: OwnedFd) -> Result<(), Error> {
+        let client = Client::new(socket)?;
+        let id = self.next_client;
+        self.next_client += 1;
+        let (socket, process) = clients::sources(id);
+        self.watch(socket, &client, epoll::EventFlags::IN)?;
+        if let Some(fd) = &client.process {
+            self.watch(process, fd, epoll::EventFlags::IN)?;
+        }
+        self.clients.insert(id, client);
+        self.counters.clients += 1;
+        Ok(())
+    }
+
+    pub(super) fn add_pipe(&mut self, token: u64, pipe: Pipe) -> Result<(), Error> {
+        // No more than the end of the other side, which epoll tells unasked.
+        self.watch(Source::Pipe(token), &pipe, epoll::EventFlags::empty())?;
+        self.pipes.insert(token, pipe);
+        Ok(())
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO.saturating_add(self.start.elapsed())
+    }
+
+    /// Runs until the end.
+    pub(super) fn run(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+        let mut spin_until: Option<Instant> = None;
+        while !self.stopping {
+            let timeout = if spin_until.is_some() {
+                Some(Duration::ZERO)
+            } else {
+                self.wait()
+            };
+            self.counters.sleeps += u64::from(timeout != Some(Duration::ZERO));
+            events.clear();
+            self.poll(&mut events, timeout);
+            if events.is_empty() {
+                if spin_until.is_some_and(|until| Instant::now() >= until) {
+                    spin_until = None;
+                } else if spin_until.is_some() {
+                    std::thread::yield_now();
+                }
+            } else if self.spins {
+                spin_until = Some(Instant::now() + SPIN);
+            }
+            self.counters.turns += u64::from(!events.is_empty());
+            for event in events.drain(..) {
+                if let Some(source) = Source::from_number(event.data.u64()) {
+                    self.dispatch(source, event.flags);
+                }
+            }
+            self.turn();
+        }
+        self.shut_down();
+    }
+
+    fn poll(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        if let Err(errno) = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref())
+            && errno != rustix::io::Errno::INTR
+        {
+            // The descriptor is ours and the buffer is right: nothing else is possible, and going on would spin.
+            panic!("epoll_wait: {errno}");
+        }
+    }
+
+    /// How long there is nothing to do; none: until something comes.
+    fn wait(&self) -> Option<Duration> {
+        let now = self.now();
+        let idle = match self.end {
+            End::Idle(grace) if self.clients.is_empty() => {
+                Some(now.saturating_add(grace.saturating_sub(self.idle_since.elapsed())))
+            }
+            _ => None,
+        };
+        let own = earliest(self.settle_at, self.qp1.next_turn());
+        let next = earliest(earliest(self.ucm.poll_timeout(), own), idle)?;
+        // Nanoseconds are waited for exactly; a little later is better than a turn for nothing.
+        Some(next.saturating_since(now))
+    }
+
+    fn dispatch(&mut self, source: Source, flags: epoll::EventFlags) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => self.stopping = true,
+            Source::Interfaces => {
+                if self
+                    .network
+                    .monitor
+                    .as_ref()
+                    .is_some_and(|monitor| monitor.take_changes())
+                {
+                    self.refresh_devices();
+                }
+            }
+            Source::Port => {
+                let now = self.now();
+                self.qp1.receive(now, &self.network.port, &mut self.ucm);
+            }
+            Source::Process(id) => self.remove_client(id),
+            Source::Client(id) => {
+                let Some(client) = self.clients.get_mut(&id) else {
+                    return;
+                };
+                let mut alive = client.send_unsent().is_ok();
+                alive = alive && self.serve_client(id);
+                if alive {
+                    self.watch_client(id);
+                } else {
+                    self.remove_client(id);
+                }
+            }
+            Source::Pipe(token) => {
+                if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                    self.close_file(token);
+                } else {
+                    self.pay_pipes(&[token]);
+                }
+            }
+        }
+    }
+
+    /// Time, and what has come out of the inputs of this turn.
+    fn turn(&mut self) {
+        let now = self.now();
+        if self.ucm.poll_timeout().is_some_and(|due| due <= now) {
+            self.ucm.handle_timeout(now);
+        }
+        if self.qp1.next_turn().is_some_and(|due| due <= now) {
+            self.qp1.send_waiting(now, &self.network.port);
+        }
+        if self.settle_at.is_some_and(|due| due <= now) {
+            self.settle_at = self.network.settle().then(|| now + SETTLE_EVERY);
+        }
+        self.drain();
+        if let End::Idle(grace) = self.end
+            && self.clients.is_empty()
+            && self.idle_since.elapsed() >= grace
+        {
+            self.stopping = true;
+        }
+    }
+
+    /// Takes everything out of the dispatcher: lookups to answer, datagrams to send, channels to wake.
+    pub(super) fn drain(&mut self) {
+        let now = self.now();
+        loop {
+            while let Some(lookup) = self.ucm.poll_lookup() {
+                let answer = self.network.look_up(&lookup);
+                self.ucm.handle_lookup(now, lookup.token, answer);
+            }
+            while let Some(transmit) = self.ucm.poll_transmit() {
+                let within_host = self.network.devices.is_own(transmit.av.remote.to_ip());
+                self.qp1
+                    .send(now, &self.network.port, transmit, within_host);
+            }
+            if !self.qp1.deliver_within(now, &mut self.ucm) {
+                break;
+            }
+        }
+        while let Some((file, events)) = self.ucm.poll_wake() {
+            if let Some(pipe) = self.pipes.get_mut(&file.0) {
+                pipe.wake(events);
+                if pipe.is_in_debt() {
+                    self.watch_pipe(file.0);
+                }
+            }
+        }
+    }
+
+    /// Writes wake-up bytes that found no room earlier.
+    pub(super) fn pay_pipes(&mut self, tokens: &[u64]) {
+        for token in tokens {
+            if let Some(pipe) = self.pipes.get_mut(token)
+                && pipe.is_in_debt()
+            {
+                pipe.pay();
+                self.watch_pipe(*token);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some((_, listener)) = &self.listener else {
+                return;
+            };
+            match accept_with(listener, SocketFlags::CLOEXEC) {
+                Ok(socket) if self.clients.len() < self.max_clients => {
+                    if self.add_client(socket).is_err() {
+                        self.counters.clients_refused += 1;
+                    }
+                }
+                Ok(_) => self.counters.clients_refused += 1,
+                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                    // Without a descriptor the program would wait, and we turn in circles, for ever.
+                    self.reserve = None;
+                    if let Some((_, listener)) = &self.listener {
+                        drop(accept_with(listener, SocketFlags::CLOEXEC));
+                    }
+                    self.reserve = reserve();
+                    self.counters.clients_refused += 1;
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Reads from a client, or waits for room to answer it first.
+    fn watch_client(&self, id: u32) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let flags = if client.is_backed_up() {
+            epoll::EventFlags::OUT
+        } else {
+            epoll::EventFlags::IN
+        };
+        self.change(Source::Client(id), client, flags);
+    }
+
+    fn watch_pipe(&self, token: u64) {
+        let Some(pipe) = self.pipes.get(&token) else {
+            return;
+        };
+        let flags = if pipe.is_in_debt() {
+            epoll::EventFlags::OUT
+        } else {
+            epoll::EventFlags::empty()
+        };
+        self.change(Source::Pipe(token), pipe, flags);
+    }
+
+    fn watch(&self, source: Source, fd: impl AsFd, flags: epoll::EventFlags) -> Result<(), Error> {
+        epoll::add(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(source.number()),
+            flags,
+        )
+        .map_err(Error::errno("watch a descriptor"))
+    }
+
+    fn change(&self, source: Source, fd: impl AsFd, flags: epoll::EventFlags) {
+        let changed = epoll::modify(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(source.number()),
+            flags,
+        );
+        debug_assert!(
+            changed.is_ok(),
+            "{source:?} is watched from its making on: {changed:?}"
+        );
+    }
+
+    /// Stops watching, also for copies of the descriptor that somebody else may hold.
+    fn forget(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// A channel has been closed.
+    pub(super) fn close_file(&mut self, token: u64) {
+        if let Some(pipe) = self.pipes.remove(&token) {
+            self.forget(&pipe);
+        }
+        let now = self.now();
+        self.ucm.close(now, FileId(token));
+    }
+
+    /// A client has gone: its identifiers are destroyed, so that peers hear of it at once, its ports are free, its slots
+    /// are renewed, its traces end.
+    fn remove_client(&mut self, id: u32) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        self.forget(&client);
+        if let Some(process) = &client.process {
+            self.forget(process);
+        }
+        let now = self.now();
+        self.ucm.close_all(now, Owner(id));
+        let tokens: Vec<u64> = self
+            .pipes
+            .iter()
+            .filter(|(_, pipe)| pipe.client == id)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in tokens {
+            if let Some(pipe) = self.pipes.remove(&token) {
+                self.forget(&pipe);
+            }
+        }
+        for slot in &client.slots {
+            self.network.release_slot(*slot);
+        }
+        if self.network.held_slots() > 0 {
+            self.settle_at = Some(now + SETTLE_EVERY);
+        }
+        let traced = !client.captures.is_empty();
+        drop(client);
+        if traced {
+            self.set_captures();
+        }
+        self.idle_since = Instant::now();
+        if self.end == End::WithFirstClient && id == FIRST_CLIENT {
+            self.stopping = true;
+        }
+    }
+
+    /// Puts the traces of all clients in place.
+    pub(super) fn set_captures(&self) {
+        let captures = self
+            .clients
+            .values()
+            .flat_map(|client| client.captures.iter().cloned())
+            .collect();
+        self.network.port.set_captures(captures);
+    }
+
+    /// Looks at the interfaces again.
+    pub(super) fn refresh_devices(&mut self) {
+        // In memory nothing changes. A failed look leaves things as they were; the next one comes.
+        if self.network.monitor.is_some() && matches!(self.network.devices.refresh(), Ok(true)) {
+            let now = self.now();
+            self.ucm.set_devices(now, self.network.devices.list.clone());
+            self.ucm
+                .set_addresses_without_device(self.network.devices.without_device.clone());
+            self.set_captures();
+        }
+    }
+
+    /// Every counter there is, by name.
+    pub(super) fn all_counters(&self) -> Vec<(String, u64)> {
+        let own = [
+            ("clients", self.counters.clients),
+            ("clients_refused", self.counters.clients_refused),
+            ("clients_of_other_users", self.counters.other_users),
+            ("requests", self.counters.requests),
+            ("requests_refused", self.counters.refusals),
+            ("turns", self.counters.turns),
+            ("sleeps", self.counters.sleeps),
+            ("slots_held", self.network.held_slots() as u64),
+            (
+                "interfaces_left_to_kernel_rdma",
+                self.network.devices.skipped.len() as u64,
+            ),
+        ];
+        let own = own
+            .into_iter()
+            .map(|(name, value)| (format!("service_{name}"), value));
+        let qp1 = self
+            .qp1
+            .counters
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        let port = self
+            .network
+            .port
+            .counters()
+            .iter()
+            .map(|(name, value)| (format!("port_{name}"), value));
+        own.chain(qp1)
+            .chain(port)
+            .chain(self.ucm.counters())
+            .collect()
+    }
+
+    /// Ends every connection. What peers must hear leaves before.
+    fn shut_down(&mut self) {
+        let ids: Vec<u32> = self.clients.keys().copied().collect();
+        for id in ids {
+            self.remove_client(id);
+        }
+        self.drain();
+        self.listener = None;
+    }
+}
+
+impl Source {
+    fn number(self) -> u64 {
+        let (kind, value) = match self {
+            Self::Listener => (0, 0),
+            Self::Signals => (1, 0),
+            Self::Interfaces => (2, 0),
+            Self::Port => (3, 0),
+            Self::Client(id) => (4, u64::from(id)),
+            Self::Process(id) => (5, u64::from(id)),
+            Self::Pipe(token) => (6, token),
+        };
+        kind << VALUE_BITS | value & VALUE_MASK
+    }
+
+    fn from_number(number: u64) -> Option<Self> {
+        let value = number & VALUE_MASK;
+        Some(match number >> VALUE_BITS {
+            0 => Self::Listener,
+            1 => Self::Signals,
+            2 => Self::Interfaces,
+            3 => Self::Port,
+            4 => Self::Client(value as u32),
+            5 => Self::Process(value as u32),
+            6 => Self::Pipe(value),
+            _ => return None,
+        })
+    }
+}
+
+fn reserve() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// Tokens are counted from 0 and never get this far.
+const VALUE_BITS: u32 = 56;
+const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
+const FIRST_CLIENT: u32 = 1;
+const EVENTS_PER_TURN: usize = 256;
+const ACCEPTS_PER_TURN: usize = 64;
+/// About the cost of one wake-up.
+const SPIN: Duration = Duration::from_micros(50);
+const SETTLE_EVERY: Duration = Duration::from_millis(500);
