@@ -31,6 +31,69 @@
 //! Memory is reached through [`Memory`] only, so that whatever can go wrong with a buffer comes back as an error.
 //! No call allocates once the queue pair exists.
 //!
+//! # Example
+//!
+//! One message from one queue pair to another, the network being a function call:
+//!
+//! ```
+//! use oarlock_transport::*;
+//! use oarlock_wire::{AddressVector, Gid, Psn, Qpn, Time};
+//!
+//! struct Ram(Vec<u8>);
+//! impl Memory for Ram {
+//!     fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+//!         let start = (sges[0].addr + offset) as usize;
+//!         self.0[start..start + data.len()].copy_from_slice(data);
+//!         Ok(())
+//!     }
+//!     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+//!         let start = (sges[0].addr + offset) as usize;
+//!         out.copy_from_slice(&self.0[start..start + out.len()]);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! /// A queue pair in RTS, made with the three steps of the RDMA CM's recipe.
+//! fn ready(own: u8, peer: u8) -> Result<Rc, Error> {
+//!     use AttrMask as M;
+//!     let number = |host: u8| Qpn::truncate(0x100 + u32::from(host));
+//!     let address = |host| Gid::from_ip([10, 0, 0, host].into());
+//!     let mut rc = Rc::new(RcConfig { qpn: number(own), ..RcConfig::default() });
+//!     let attr = QpAttr {
+//!         av: AddressVector::new(address(own), address(peer)),
+//!         dest_qpn: number(peer),
+//!         rq_psn: Psn::truncate(own.into()),
+//!         sq_psn: Psn::truncate(peer.into()),
+//!         ..QpAttr::default()
+//!     };
+//!     let init = M::ACCESS_FLAGS | M::PKEY_INDEX | M::PORT;
+//!     let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+//!     let rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+//!     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+//!         rc.modify(&QpAttr { mask: mask | M::STATE, state, ..attr })?;
+//!     }
+//!     Ok(rc)
+//! }
+//!
+//! let (mut a, mut b) = (ready(1, 2)?, ready(2, 1)?);
+//! let (mut ram_a, mut ram_b) = (Ram(b"hello".to_vec()), Ram(vec![0; 5]));
+//! let sges = [Sge { addr: 0, len: 5, ..Sge::default() }];
+//! b.post_recv(&RecvWr { wr_id: 7, sges: &sges })?;
+//! a.post_send(&SendWr { wr_id: 8, data: SendData::Sges(&sges), ..SendWr::default() })?;
+//!
+//! let (now, mut packet) = (Time::ZERO, [0; MAX_PACKET_LEN]);
+//! while let Some(sent) = a.poll_transmit(now, &mut ram_a, &mut packet) {
+//!     b.handle_datagram(now, &sent.av.reversed(), &packet[..sent.len], &mut ram_b);
+//! }
+//! while let Some(sent) = b.poll_transmit(now, &mut ram_b, &mut packet) {
+//!     a.handle_datagram(now, &sent.av.reversed(), &packet[..sent.len], &mut ram_a);
+//! }
+//! assert_eq!(ram_b.0, b"hello");
+//! assert_eq!(b.poll_completion().map(|c| (c.wr_id, c.byte_len)), Some((7, 5)));
+//! assert_eq!(a.poll_completion().map(|c| (c.wr_id, c.status)), Some((8, WcStatus::SUCCESS)));
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! # Scope
 //!
 //! SEND, SEND with immediate, RECV. RDMA WRITE and READ, atomics, and the UC and UD engines follow; requests for them are

@@ -273,6 +273,18 @@ fn a_source_that_vanishes_before_it_is_sent_again_fails() {
     assert_eq!(state(&pair, A), QpState::Error);
 }
 
+#[test]
+fn a_full_first_packet_with_padding_behind_it_is_refused() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.hosts[B].recv(20, 1000);
+    let mut bytes = forged(Opcode::RC_SEND_FIRST, 0x100, &[0; 256]);
+    bytes[1] |= 2 << 4;
+    bytes.extend([0, 0]);
+    deliver(&mut pair, &bytes);
+    assert_eq!(state(&pair, B), QpState::Error);
+    assert_eq!(pair.hosts[B].events, []);
+}
+
 /// A packet of a case.
 type Piece<'a> = (Opcode, &'a [u8]);
 

@@ -2,9 +2,9 @@
 
 use oarlock_transport::{
     AttrMask, Counter, Error, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, Rc, RcConfig, RecvWr,
-    SendData, SendWr, Sge,
+    SendData, SendOp, SendWr, Sge,
 };
-use oarlock_wire::{AddressVector, Bth, Mtu, Opcode, PKey, PacketHeader, Time};
+use oarlock_wire::{AddressVector, Aeth, Bth, Mtu, Opcode, PKey, PacketHeader, Syndrome, Time};
 
 use crate::memory::VecMemory;
 use crate::pair::{A, B, INIT, Pair, RTR, RTS, Setup, gid, psn, qpn, to_state};
@@ -467,4 +467,105 @@ fn a_timeout_gives_its_retransmission_in_the_same_drain() {
     assert!(rc.poll_transmit(due, &mut memory, &mut out).is_none());
     assert_eq!(rc.counters().get(Counter::AckTimeouts), 1);
     assert_eq!(rc.poll_timeout(), Some(Time::from_nanos(2 * (4_096 << 14))));
+}
+
+#[test]
+fn two_limited_members_of_a_partition_do_not_hear_each_other() {
+    let attr = QpAttr {
+        pkey: PKey(0x7FFF),
+        ..Setup::default().attr(B)
+    };
+    let mut memory = VecMemory::new(64);
+    let from = AddressVector::new(gid(2), gid(1));
+    for (pkey, dropped) in [(0x7FFF, 1), (0xFFFF, 0), (0x8001, 1)] {
+        let mut rc = Setup::default().rc(B);
+        to_state(&mut rc, &attr, QpState::Rts);
+        let bytes = request(Bth {
+            pkey: PKey(pkey),
+            ..good_bth()
+        });
+        rc.handle_datagram(Time::ZERO, &from, &bytes, &mut memory);
+        assert_eq!(
+            rc.counters().get(Counter::DroppedWrongPkey),
+            dropped,
+            "{pkey:#x}"
+        );
+    }
+}
+
+#[test]
+fn progress_starts_the_acknowledgement_timer_anew() {
+    let mut pair = Pair::new(&Setup::default());
+    let wait = 4_096 << 14;
+    pair.network.partition(A, B);
+    pair.hosts[A].send(1, b"x");
+    pair.hosts[A].send(2, b"y");
+    pair.drain_both();
+    assert_eq!(
+        pair.hosts[A].rc.poll_timeout(),
+        Some(Time::from_nanos(wait))
+    );
+    let now = pair.clock.advance_to(Time::from_nanos(50_000_000));
+    let ack = Bth::new(Opcode::RC_ACKNOWLEDGE, qpn(0x11), psn(0x100));
+    let header = PacketHeader::new(ack).with_aeth(Aeth {
+        syndrome: Syndrome::ACK,
+        msn: 1,
+    });
+    let mut out = [0; MAX_PACKET_LEN];
+    let len = header.emit_packet(&[], &mut out).unwrap();
+    let from = AddressVector::new(gid(1), gid(2));
+    let host = &mut pair.hosts[A];
+    host.rc
+        .handle_datagram(now, &from, &out[..len], &mut host.memory);
+    assert_eq!(
+        host.rc.poll_timeout(),
+        Some(Time::from_nanos(50_000_000 + wait))
+    );
+}
+
+#[test]
+fn the_acknowledgement_timer_rests_while_the_receiver_is_not_ready() {
+    // 655 ms of silence asked for, 67 ms of patience.
+    let mut pair = Pair::new(&Setup {
+        min_rnr_timer: 0,
+        retry: 0,
+        ..Setup::default()
+    });
+    pair.hosts[A].send(1, b"x");
+    pair.run_until(Time::from_nanos(600_000_000));
+    pair.hosts[B].recv(1, 10);
+    pair.run();
+    assert_eq!(pair.hosts[A].count(Counter::AckTimeouts), 0);
+    assert_eq!(pair.hosts[A].count(Counter::RequestsSent), 2);
+    assert!(pair.hosts[A].completions[0].status.is_success());
+}
+
+#[test]
+fn memory_that_cannot_be_read_is_asked_once() {
+    let mut pair = Pair::new(&Setup::default()).lose(&[0]);
+    pair.hosts[A].send(1, b"first");
+    let gone = pair.hosts[A].memory.store(b"gone");
+    pair.hosts[A].memory.vanish(gone);
+    pair.hosts[A].send_sges(2, SendOp::Send, &[gone]);
+    for _ in 0..5 {
+        pair.drain_both();
+        assert!(!pair.hosts[A].rc.has_output());
+    }
+    assert_eq!(pair.hosts[A].memory.gathers, 2);
+}
+
+#[test]
+fn padding_is_zero_whatever_the_buffer_held() {
+    let mut rc = Setup::default().rc_in(A, QpState::Rts);
+    let wr = SendWr {
+        data: SendData::Inline(b"12345"),
+        ..SendWr::default()
+    };
+    rc.post_send(&wr).unwrap();
+    let mut out = [0xCC; MAX_PACKET_LEN];
+    let transmit = rc
+        .poll_transmit(Time::ZERO, &mut VecMemory::new(0), &mut out)
+        .unwrap();
+    assert_eq!(transmit.len, Bth::LEN + 8);
+    assert_eq!(out[Bth::LEN..transmit.len], *b"12345\0\0\0");
 }
