@@ -1,4 +1,83 @@
-//! The oarlock command.
+//! The `oarlock` command. One file or folder per subcommand; what several of them need stands beside them:
+//! [`connections`] (a set of connections with their events), [`content`] (messages that can be checked),
+//! [`capture`], [`report`], [`progress`], [`failure`].
+//!
+//! Contract of every command: exit status 0 when all that was asked was done, 1 when it failed, 2 for wrong usage. With
+//! `--json` exactly one object goes to standard output and everything else to standard error. A failure is one line
+//! `error: SENTENCE` on standard error.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod capture;
+mod cmatose;
+mod cmtime;
+mod connections;
+mod content;
+mod demo;
+mod failure;
+mod host;
+mod progress;
+mod ps;
+mod report;
+mod trace;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// RDMA connection management on any machine: with an RDMA device or with none, without root or set-up.
+#[derive(Debug, Parser)]
+#[command(
+    name = "oarlock",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Start here:\n  oarlock demo                     two processes connect, exchange data, migrate, disconnect\n  oarlock cmatose                  a server ...\n  oarlock cmatose -s 127.0.0.1     ... and its client, as ucmatose(1)\n\nThe environment variable OARLOCK_LOG sets the log filter (e.g. OARLOCK_LOG=debug)."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs two processes that connect, exchange checked messages, migrate and disconnect
+    Demo(demo::Options),
+    /// Connection test in the manner of ucmatose(1): server without -s, client with it
+    Cmatose(cmatose::Options),
+    /// Times every step of setting up connections
+    Cmtime(cmtime::Options),
+    /// Shows the host service: identifiers, ports, slots, counters
+    Ps(ps::Options),
+    /// Runs the host service of this network namespace in the foreground
+    Host(host::Options),
+    /// Reads captures
+    Trace(trace::Options),
+}
+
+fn main() -> ExitCode {
+    // clap exits with 2 on wrong usage, and with 0 after help and version.
+    let cli = Cli::parse();
+    init_log();
+    let result = match cli.command {
+        Command::Demo(options) => demo::run(&options),
+        Command::Cmatose(options) => cmatose::run(&options),
+        Command::Cmtime(options) => cmtime::run(&options),
+        Command::Ps(options) => ps::run(&options),
+        Command::Host(options) => host::run(&options),
+        Command::Trace(options) => trace::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn init_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("OARLOCK_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+}

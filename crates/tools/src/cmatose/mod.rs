@@ -1,0 +1,43 @@
+//! `oarlock cmatose`: the connection test, in the manner of ucmatose(1).
+//!
+//! The passive side listens, accepts `-c` connections, sends `-C` messages on each, receives as many, and disconnects; the
+//! active side connects, receives, replies, and waits for the disconnection. Other than in ucmatose every message has a
+//! content of its own that the receiver checks.
+
+mod active;
+mod address;
+mod options;
+mod outcome;
+mod passive;
+mod session;
+
+use crate::failure::Failure;
+use crate::report::{self, Lines};
+use crate::trace;
+
+pub(crate) use address::any as any_address;
+pub(crate) use options::Options;
+pub(crate) use outcome::Outcome;
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let lines = Lines::new(options.json);
+    let plan = options.plan()?;
+    let mut outcome = Outcome::new(&plan);
+    let result = match &plan.server {
+        Some(server) => active::run(&plan, *server, lines, &mut outcome),
+        None => passive::run(&plan, lines, &mut outcome),
+    };
+    let status = i32::from(result.is_err());
+    lines.say("test complete");
+    lines.say(format_args!("return status {status}"));
+    if let (true, Some(file)) = (options.ladder, &options.pcap) {
+        for line in trace::first_connection(file)? {
+            lines.say(line);
+        }
+    }
+    if options.json {
+        report::print_json("cmatose", result.is_ok(), &outcome)?;
+    }
+    result
+}

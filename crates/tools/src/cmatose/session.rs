@@ -1,0 +1,478 @@
+//! What both sides share: connections with their buffers, the events they expect, transfers, migration, the end.
+
+use super::options::Plan;
+use super::outcome::Outcome;
+use crate::capture::SharedCapture;
+use crate::connections::Devices;
+use crate::content::{self, Direction};
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::report::{Lines, micros};
+use oarlock_hostd::Host;
+use oarlock_rdmacm::{ConnParam, Event, EventChannel, Identifier, PaddedData, RetryCount};
+use oarlock_verbs::{Buffer, Completion, QpInitAttr, QueuePair, SendRequest, WcStatus};
+use std::time::{Duration, Instant};
+
+/// Messages of a connection that are posted at a time, each way.
+const WINDOW: u32 = 32;
+/// Buffers of one connection and direction take at most about this much.
+const WINDOW_BYTES: u32 = 1 << 20;
+/// How long completions are waited for before the event channel is looked at again.
+const LOOK_AT_EVENTS_EVERY: Duration = Duration::from_millis(5);
+/// Passes over busy completion queues before the event channel is looked at again.
+const PASSES_PER_LOOK: u32 = 64;
+/// Begins the private data in which a side says that its messages hold the pattern of [`content`], and the active side
+/// numbers its connections. ucmatose sends neither.
+const NUMBER_TAG: &[u8; 4] = b"oarl";
+/// Tells receives from sends in the `wr_id` of a completion; the lower half is the connection.
+const RECEIVE: u64 = 1 << 32;
+
+/// One connection.
+#[derive(Default)]
+pub(super) struct Node {
+    pub(super) id: Option<Identifier>,
+    queue_pair: Option<QueuePair>,
+    /// What the active side calls it; its messages' content depends on it.
+    pub(super) number: u32,
+    /// The peer's messages hold the pattern.
+    pub(super) has_pattern: bool,
+    pub(super) connected: bool,
+    /// Connected, and without trouble since.
+    pub(super) usable: bool,
+    /// The end was reported by an event.
+    pub(super) ended: bool,
+    spare: Vec<Buffer>,
+    sends_posted: u32,
+    sends_done: u32,
+    receives_posted: u32,
+    received: u32,
+}
+
+/// A run of one side.
+pub(super) struct Session<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) lines: Lines,
+    pub(super) outcome: &'a mut Outcome,
+    pub(super) host: Host,
+    pub(super) channel: EventChannel,
+    pub(super) nodes: Vec<Node>,
+    devices: Devices,
+    capture: Option<SharedCapture>,
+    completions: Vec<Completion>,
+    migrated: bool,
+    /// The first trouble of a connection; the others go on.
+    trouble: Option<Failure>,
+    pub(super) connect_failures: usize,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        lines: Lines,
+        outcome: &'a mut Outcome,
+        events_per_connection: u32,
+    ) -> Result<Self, Failure> {
+        let host = Host::open()?;
+        let capture = plan
+            .pcap
+            .as_deref()
+            .map(SharedCapture::join)
+            .transpose()?;
+        if let Some(capture) = &capture
+            && !plan.pcap_data_only
+        {
+            capture.trace_service(&host)?;
+        }
+        outcome.events_expected = u64::from(plan.connections) * u64::from(events_per_connection);
+        Ok(Self {
+            channel: EventChannel::new(&host)?,
+            host,
+            nodes: (0..plan.connections).map(|_| Node::default()).collect(),
+            // Every connection's sends and receives may complete before any is polled.
+            devices: Devices::with_capacity(plan.connections * 2 * window(plan)),
+            capture,
+            completions: Vec::new(),
+            migrated: false,
+            trouble: None,
+            connect_failures: 0,
+            plan,
+            lines,
+            outcome,
+        })
+    }
+
+    /// Gives a connection its identifier.
+    pub(super) fn adopt(&mut self, at: usize, number: u32, id: Identifier) {
+        id.set_context(at as u64);
+        let node = &mut self.nodes[at];
+        node.number = number;
+        node.id = Some(id);
+    }
+
+    /// Queue pair and posted receives, so that the peer may send as soon as it is connected.
+    pub(super) fn prepare(&mut self, at: usize) -> Result<(), Failure> {
+        let node = &mut self.nodes[at];
+        let Some(id) = &node.id else { return Ok(()) };
+        if let Some(timeout) = self.plan.ack_timeout {
+            id.set_ack_timeout(timeout)?;
+        }
+        let window = window(self.plan);
+        let init = QpInitAttr {
+            max_send_wr: window.max(1),
+            max_recv_wr: window.max(1),
+            ..QpInitAttr::default()
+        };
+        let (queue_pair, pd) = self.devices.queue_pair(id, init)?;
+        if let Some(capture) = &self.capture {
+            id.device()?.capture(Some(capture.capture.clone()));
+        }
+        for _ in 0..window {
+            // A region has at least one byte, a message may have none.
+            let buffer = || Buffer::new(&pd, self.plan.size.max(1) as usize);
+            node.spare.push(buffer()?);
+            queue_pair.post_recv(RECEIVE | at as u64, buffer()?)?;
+            node.receives_posted += 1;
+        }
+        node.queue_pair = Some(queue_pair);
+        Ok(())
+    }
+
+    /// The parameters of ucmatose: retries as often as can be said.
+    pub(super) fn param(&self, at: usize) -> ConnParam {
+        let number = self.nodes[at].number;
+        ConnParam::default()
+            .responder_resources(1)
+            .initiator_depth(1)
+            .retry_count(RetryCount::MAX)
+            .rnr_retry_count(RetryCount::MAX)
+            .private_data([&NUMBER_TAG[..], &number.to_le_bytes()].concat())
+    }
+
+    /// The next event, within the time in which something must happen.
+    pub(super) fn next_event(&mut self, awaited: &'static str) -> Result<Event, Failure> {
+        self.channel
+            .get_event_timeout(self.plan.stall)?
+            .ok_or_else(|| self.stalled(awaited))
+    }
+
+    pub(super) fn stalled(&self, awaited: &'static str) -> Failure {
+        Failure::Stalled {
+            seconds: self.plan.stall.as_secs(),
+            awaited,
+        }
+    }
+
+    /// Counts an event that the test expects.
+    pub(super) fn count(&mut self) {
+        self.outcome.events += 1;
+        if self.migrated {
+            self.outcome.events_after_migration += 1;
+        }
+    }
+
+    /// Both sides: established, ended, and what goes wrong. Whether it changed a connection.
+    pub(super) fn note(&mut self, event: &Event) -> Result<bool, Failure> {
+        let at = event.id().context() as usize;
+        let ours = self
+            .nodes
+            .get(at)
+            .is_some_and(|node| node.id.as_ref() == Some(event.id()));
+        if !ours {
+            return Ok(false);
+        }
+        match event {
+            Event::Established { private_data, .. } => {
+                self.count();
+                let node = &mut self.nodes[at];
+                node.has_pattern |= number_in(private_data.as_ref()).is_some();
+                node.connected = true;
+                node.usable = true;
+                self.outcome.connections += 1;
+            }
+            Event::Disconnected { .. } => {
+                self.count();
+                let node = &mut self.nodes[at];
+                node.ended = true;
+                node.usable = false;
+                // Answers the peer, and gives the posted buffers back.
+                event.id().disconnect()?;
+            }
+            Event::AddressError { .. }
+            | Event::RouteError { .. }
+            | Event::ConnectError { .. }
+            | Event::Unreachable { .. }
+            | Event::Rejected { .. } => {
+                self.fail_to_connect(at, Failure::Result(event.to_string()));
+            }
+            Event::DeviceRemoval { .. } => {
+                return Err(Failure::Result("the device was removed".to_owned()));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A connection that will not be: the others go on.
+    pub(super) fn fail_to_connect(&mut self, at: usize, failure: Failure) {
+        self.nodes[at].ended = true;
+        self.nodes[at].usable = false;
+        self.connect_failures += 1;
+        self.trouble.get_or_insert(failure);
+    }
+
+    /// Whether every connection was made.
+    pub(super) fn all_connected(&mut self) -> Result<(), Failure> {
+        match self.connect_failures {
+            0 => Ok(()),
+            failed => Err(Failure::Connect {
+                failed,
+                connections: self.nodes.len(),
+                first: self
+                    .trouble
+                    .take()
+                    .map_or_else(|| "unknown".to_owned(), |failure| failure.to_string()),
+            }),
+        }
+    }
+
+    /// Sends every message of every connection, and waits until all are acknowledged.
+    pub(super) fn send_all(&mut self, direction: Direction) -> Result<(), Failure> {
+        let messages = self.plan.messages;
+        for at in 0..self.nodes.len() {
+            self.post_sends(at, direction)?;
+        }
+        self.drive(direction, "messages sent", |node| node.sends_done >= messages)
+    }
+
+    /// Receives every message of every connection.
+    pub(super) fn receive_all(&mut self, direction: Direction) -> Result<(), Failure> {
+        let messages = self.plan.messages;
+        self.drive(direction, "messages received", |node| node.received >= messages)
+    }
+
+    fn post_sends(&mut self, at: usize, direction: Direction) -> Result<(), Failure> {
+        let node = &mut self.nodes[at];
+        let Some(queue_pair) = node.queue_pair.as_ref().filter(|_| node.usable) else {
+            return Ok(());
+        };
+        while node.sends_posted < self.plan.messages
+            && let Some(mut buffer) = node.spare.pop()
+        {
+            let size = self.plan.size as usize;
+            content::fill(direction, node.number, node.sends_posted, &mut buffer[..size]);
+            let request = if size == 0 {
+                SendRequest::inline(at as u64, &[])
+            } else {
+                SendRequest::new(at as u64, buffer)
+            };
+            queue_pair.post_send(request)?;
+            node.sends_posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Handles completions and events until every usable connection is done.
+    fn drive(
+        &mut self,
+        sending: Direction,
+        what: &'static str,
+        is_done: impl Fn(&Node) -> bool,
+    ) -> Result<(), Failure> {
+        let total = u64::from(self.plan.messages) * self.nodes.len() as u64;
+        let mut progress = Progress::new(what, total);
+        let mut quiet_since = Instant::now();
+        let mut passes = 0;
+        while self.nodes.iter().any(|node| node.usable && !is_done(node)) {
+            let mut completions = std::mem::take(&mut self.completions);
+            completions.clear();
+            let mut taken = self.devices.poll(&mut completions)?;
+            passes += 1;
+            if taken == 0 || passes >= PASSES_PER_LOOK {
+                passes = 0;
+                while let Some(event) = self.channel.try_event()? {
+                    self.note(&event)?;
+                }
+                if taken == 0 {
+                    taken = self.devices.wait(&mut completions, LOOK_AT_EVENTS_EVERY)?;
+                }
+            }
+            for completion in completions.drain(..) {
+                self.complete(completion, sending)?;
+            }
+            self.completions = completions;
+            if taken > 0 {
+                quiet_since = Instant::now();
+                progress.set(self.nodes.iter().map(|node| u64::from(node.received.max(node.sends_done))).sum());
+            } else if quiet_since.elapsed() > self.plan.stall {
+                return Err(self.stalled(what));
+            }
+        }
+        self.check_trouble()
+    }
+
+    /// What the transfers left behind: lost connections first, they explain the rest.
+    fn check_trouble(&mut self) -> Result<(), Failure> {
+        let lost = self.nodes.iter().filter(|node| node.connected && node.ended).count();
+        if lost > 0 {
+            return Err(Failure::Disconnected {
+                lost,
+                connections: self.nodes.len(),
+            });
+        }
+        self.trouble.take().map_or(Ok(()), Err)
+    }
+
+    fn complete(&mut self, completion: Completion, sending: Direction) -> Result<(), Failure> {
+        let at = (completion.wr_id & (RECEIVE - 1)) as usize;
+        let is_receive = completion.wr_id & RECEIVE != 0;
+        let node = &mut self.nodes[at];
+        if completion.status != WcStatus::SUCCESS {
+            if node.usable {
+                node.usable = false;
+                self.trouble.get_or_insert(Failure::Completion {
+                    connection: at,
+                    operation: if is_receive { "a receive" } else { "a send" },
+                    status: completion.status.to_string(),
+                });
+            }
+            return Ok(());
+        }
+        if !is_receive {
+            node.sends_done += 1;
+            node.spare.extend(completion.buffers);
+            return self.post_sends(at, sending);
+        }
+        let Some(buffer) = completion.buffers.into_iter().next() else {
+            return Ok(());
+        };
+        let size = self.plan.size as usize;
+        let receiving = match self.plan.server {
+            Some(_) => Direction::ToActive,
+            None => Direction::ToPassive,
+        };
+        let right = completion.byte_len as usize == size
+            && (!node.has_pattern
+                || content::is_right(receiving, node.number, node.received, &buffer[..size]));
+        self.outcome.contents_unchecked += u64::from(!node.has_pattern);
+        node.received += 1;
+        self.outcome.messages += 1;
+        self.outcome.mismatches += u64::from(!right);
+        if node.receives_posted < self.plan.messages
+            && node.usable
+            && let Some(queue_pair) = &node.queue_pair
+        {
+            queue_pair.post_recv(RECEIVE | at as u64, buffer)?;
+            node.receives_posted += 1;
+        }
+        Ok(())
+    }
+
+    /// `-m`: a new channel, every identifier onto it, the old one destroyed.
+    pub(super) fn migrate(&mut self, listener: Option<&Identifier>) -> Result<(), Failure> {
+        self.lines.say("migrating to new event channel");
+        let new = EventChannel::new(&self.host)?;
+        if let Some(listener) = listener {
+            listener.migrate(&new).map_err(Failure::Migration)?;
+        }
+        for node in &self.nodes {
+            let Some(id) = &node.id else { continue };
+            id.migrate(&new).map_err(Failure::Migration)?;
+            if node.connected {
+                self.outcome.migrations += 1;
+            }
+        }
+        // The old channel goes with its last handle.
+        self.channel = new;
+        self.migrated = true;
+        Ok(())
+    }
+
+    /// Starts the disconnection of every connection that is up.
+    pub(super) fn disconnect_all(&mut self) -> Result<(), Failure> {
+        for node in &mut self.nodes {
+            if node.connected && !node.ended {
+                node.usable = false;
+                if let Some(id) = &node.id {
+                    id.disconnect()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the end of every connection was reported.
+    pub(super) fn wait_for_the_end(&mut self) -> Result<(), Failure> {
+        let started = Instant::now();
+        let open = |nodes: &[Node]| nodes.iter().filter(|node| node.connected && !node.ended).count();
+        let mut progress = Progress::new("disconnected", self.nodes.len() as u64);
+        while open(&self.nodes) > 0 {
+            let event = self.next_event("disconnections")?;
+            self.note(&event)?;
+            progress.set((self.nodes.len() - open(&self.nodes)) as u64);
+        }
+        self.outcome.disconnect_us = micros(started.elapsed());
+        Ok(())
+    }
+
+    /// The end of the run, whatever it was: disconnect, wait, count, report.
+    pub(super) fn finish(
+        mut self,
+        result: Result<(), Failure>,
+        disconnects_first: bool,
+    ) -> Result<(), Failure> {
+        let lost_before = self.nodes.iter().any(|node| node.connected && node.ended);
+        let ending = match &result {
+            // Nothing can be disconnected any more, or (as in ucmatose) is to be.
+            Err(failure) if failure.is_device_fatal() => Ok(()),
+            Err(Failure::Migration(_)) => Ok(()),
+            Ok(()) if !disconnects_first => self.wait_for_the_end(),
+            _ => self.disconnect_all().and_then(|()| self.wait_for_the_end()),
+        };
+        let ended = self.nodes.iter().filter(|node| node.connected && node.ended).count() as u32;
+        if result.is_err() && lost_before {
+            self.outcome.disconnected = ended;
+            self.lines.say(format_args!("disconnected: {ended}"));
+        } else if ending.is_ok() {
+            self.lines.say("disconnected");
+        }
+        self.outcome.events_lost = self.outcome.events_expected.saturating_sub(self.outcome.events);
+        self.lines.say(self.outcome.messages_line());
+        match (result, ending) {
+            // The loss of the device explains everything else.
+            (Err(_), Err(failure)) if failure.is_device_fatal() => Err(failure),
+            (Err(failure), _) | (Ok(()), Err(failure)) => Err(failure),
+            (Ok(()), Ok(())) => self.outcome.check(),
+        }
+    }
+}
+
+/// The number that the active side gave a connection.
+pub(super) fn number_in(private_data: Option<&PaddedData>) -> Option<u32> {
+    number_at(private_data?.as_padded())
+}
+
+fn number_at(field: &[u8]) -> Option<u32> {
+    let (tag, rest) = field.split_first_chunk::<4>()?;
+    (tag == NUMBER_TAG).then_some(())?;
+    rest.first_chunk().copied().map(u32::from_le_bytes)
+}
+
+fn window(plan: &Plan) -> u32 {
+    (WINDOW_BYTES / plan.size.max(1)).clamp(1, WINDOW).min(plan.messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_numbers_travel_in_the_private_data() {
+        let mut field = [0; 56];
+        assert_eq!(number_at(&field), None);
+        field[..4].copy_from_slice(NUMBER_TAG);
+        field[4..8].copy_from_slice(&77u32.to_le_bytes());
+        assert_eq!(number_at(&field), Some(77));
+        assert_eq!(number_at(&field[..6]), None);
+        assert_eq!(number_in(None), None);
+    }
+}
