@@ -23,6 +23,67 @@
 //!  TIMEWAIT_EXIT                                               TIMEWAIT_EXIT
 //! ```
 //!
+//! # Example
+//! Both sides on one host, over its loopback device; what is sent is handed in again.
+//!
+//! ```
+//! use oarlock_cma::{Cma, Config, ConnectParam, Device, EventKind, Limits, PortSpace, QpType, Seed};
+//! use oarlock_wire::{Guid, Qpn, Time};
+//! use std::time::Duration;
+//!
+//! let now = Time::ZERO;
+//! let mut cma = Cma::new(Config::default(), Seed([1; 32]));
+//! let loopback = Device {
+//!     index: 0,
+//!     name: "soft0".into(),
+//!     guid: Guid(1),
+//!     port_num: 1,
+//!     ifindex: 1,
+//!     is_loopback: true,
+//!     netdev_mtu: 65536,
+//!     addresses: vec!["127.0.0.1".parse()?],
+//!     limits: Limits::default(),
+//! };
+//! cma.set_devices(now, vec![loopback]);
+//! let channel = cma.create_channel()?;
+//! let take = |cma: &mut Cma, kind| {
+//!     while let Some(transmit) = cma.poll_transmit() {
+//!         cma.handle_mad(now, &transmit.av.reversed(), &transmit.mad);
+//!     }
+//!     let event = cma.next_event(channel).expect("an event");
+//!     assert_eq!(event.kind, kind);
+//!     event.id
+//! };
+//!
+//! let listener = cma.create_id(channel, PortSpace::TCP, QpType::RC, 0)?;
+//! cma.bind_addr(listener, "127.0.0.1:7471".parse()?)?;
+//! cma.listen(listener, 16)?;
+//!
+//! let active = cma.create_id(channel, PortSpace::TCP, QpType::RC, 1)?;
+//! // A destination on another host would be asked about by `poll_lookup`.
+//! cma.resolve_addr(now, active, None, "127.0.0.1:7471".parse()?, Duration::from_secs(2))?;
+//! take(&mut cma, EventKind::ADDR_RESOLVED);
+//! cma.resolve_route(active, Duration::from_secs(2))?;
+//! take(&mut cma, EventKind::ROUTE_RESOLVED);
+//! cma.connect(now, active, ConnectParam { qpn: Qpn::truncate(0x11), ..ConnectParam::default() })?;
+//!
+//! let passive = take(&mut cma, EventKind::CONNECT_REQUEST);
+//! cma.accept(now, passive, Some(2), ConnectParam { qpn: Qpn::truncate(0x12), ..ConnectParam::default() })?;
+//! take(&mut cma, EventKind::CONNECT_RESPONSE);
+//! cma.establish(now, active)?;
+//! take(&mut cma, EventKind::ESTABLISHED);
+//!
+//! let other = cma.create_channel()?;
+//! assert_eq!(cma.migrate_id(passive, other)?, 1);
+//! cma.disconnect(now, active)?;
+//! while let Some(transmit) = cma.poll_transmit() {
+//!     cma.handle_mad(now, &transmit.av.reversed(), &transmit.mad);
+//! }
+//! let event = cma.next_event(other).expect("on the new channel");
+//! assert_eq!((event.id, event.kind, event.context), (passive, EventKind::DISCONNECTED, 2));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Channels
 //! Every identifier reports on one channel, and [`migrate_id`](Cma::migrate_id) moves it to another with all that waits:
 //! no event is lost, none comes twice, and those of one identifier come in order. A child starts on its listener's channel.

@@ -3,6 +3,7 @@
 mod connection;
 mod destroy;
 mod events;
+mod kernel;
 mod migrate;
 mod model;
 mod params;

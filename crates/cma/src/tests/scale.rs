@@ -3,10 +3,10 @@
 use super::world::{PORT, World, addr, param};
 use crate::{ConnectParam, EventKind, Id};
 
-/// 2,000 live connections; each further step touches its own identifier only, so that the test takes seconds, not minutes.
+/// 10,000 live connections; each further step touches its own identifier only, so that the test takes seconds, not minutes.
 #[test]
-fn two_thousand_connections_live_at_once_and_go() {
-    const COUNT: u32 = 2_000;
+fn ten_thousand_connections_live_at_once_and_go() {
+    const COUNT: u32 = 10_000;
     let mut world = World::pair();
     let listener = world.b().listener(addr("0.0.0.0", PORT), 0);
     let mut pairs: Vec<(Id, Id)> = Vec::new();
@@ -43,7 +43,7 @@ fn two_thousand_connections_live_at_once_and_go() {
     }
     assert_eq!(
         (world.a().cma.connections(), world.b().cma.connections()),
-        (2_000, 2_000)
+        (10_000, 10_000)
     );
     // An established connection has no timer.
     assert_eq!(

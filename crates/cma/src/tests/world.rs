@@ -255,6 +255,11 @@ impl World {
         self.net.set_config(config);
     }
 
+    /// Datagrams that the network lost by chance.
+    pub(super) fn lost(&self) -> u64 {
+        self.net.counters().lost
+    }
+
     /// Polls every host until nothing is left but deadlines and what is in flight.
     pub(super) fn drain(&mut self) {
         let now = self.now();
