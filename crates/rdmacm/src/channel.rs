@@ -5,13 +5,14 @@ use crate::event::{Event, Receipt};
 use crate::identifier::{Identifier, Shared};
 use crate::param::{PaddedData, PeerParam};
 use crate::{command, registry};
-use oarlock_hostd::{ClientChannel, Host};
+use oarlock_hostd::{ClientChannel, Host, Wake};
+use oarlock_ucm::proto::{Acknowledged, MAX_BATCH};
 use oarlock_wire::RejReason;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::RecvFlags;
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,12 @@ pub(crate) struct Channel {
     pub(crate) client: ClientChannel,
     /// The private channel of one synchronous identifier.
     pub(crate) is_private: bool,
+    /// What was acknowledged since the service was last told: identifier, events in all.
+    acknowledged: Mutex<HashMap<u32, u32>>,
 }
+
+/// A channel on which nothing happens for so long tells what was acknowledged.
+const QUIET: Duration = Duration::from_millis(20);
 
 impl EventChannel {
     /// Opens a channel on the host.
@@ -124,6 +130,7 @@ impl Channel {
             host: host.clone(),
             client,
             is_private,
+            acknowledged: Mutex::default(),
         }))
     }
 
@@ -136,32 +143,38 @@ impl Channel {
             if let Some(event) = self.try_event()? {
                 return Ok(Some(event));
             }
-            let timeout = match deadline {
-                None => None,
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
-                    // What does not fit is waited for in pieces.
-                    Some(Timespec::try_from(left).unwrap_or(Timespec {
-                        tv_sec: i32::MAX.into(),
-                        tv_nsec: 0,
-                    }))
-                }
-            };
-            let mut fds = [PollFd::new(&self.client, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(Error::Channel(errno.into())),
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
             }
+            // What was acknowledged travels with the next request for an event; only when none is made soon it is worth a
+            // message of its own.
+            let unsaid = !self.lock_acknowledged().is_empty();
+            let limit = if unsaid { Some(left.map_or(QUIET, |left| left.min(QUIET))) } else { left };
+            if !self.wait_readable(limit)? && unsaid {
+                command::tell_acknowledged(&self.host, self.take_acknowledged());
+            }
+        }
+    }
+
+    fn wait_readable(&self, limit: Option<Duration>) -> Result<bool> {
+        // What does not fit is waited for in pieces.
+        let limit = limit.map(|limit| {
+            Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i32::MAX.into(), tv_nsec: 0 })
+        });
+        let mut fds = [PollFd::new(&self.client, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, limit.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(errno) => Err(Error::Channel(errno.into())),
         }
     }
 
     pub(crate) fn try_event(self: &Arc<Self>) -> Result<Option<Event>> {
         while self.take_wake()? {
             // Without an event here the one announced has migrated, or its identifier was destroyed.
-            if let Some(raw) = command::get_event(&self.host, self.token())?
+            let acknowledged = self.take_acknowledged();
+            if let Some(raw) = command::get_event(&self.host, self.token(), acknowledged)?
                 && let Some(event) = self.deliver(&raw)
             {
                 return Ok(Some(event));
@@ -172,16 +185,32 @@ impl Channel {
 
     /// Takes one of the bytes by which the service announces events.
     fn take_wake(&self) -> Result<bool> {
-        let mut byte = [0u8; 1];
-        loop {
-            return match rustix::net::recv(&self.client, &mut byte, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET) => Err(Error::ServiceGone),
-                Ok(_) => Ok(true),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) => Ok(false),
-                Err(errno) => Err(Error::Channel(errno.into())),
-            };
+        match self.client.take_wake(1).map_err(Error::Channel)? {
+            Wake::Events(_) => Ok(true),
+            Wake::Nothing => Ok(false),
+            _ => Err(Error::ServiceGone),
         }
+    }
+
+    /// The identifier has now acknowledged so many of its events.
+    pub(crate) fn note_acknowledged(&self, id: u32, events: u32) {
+        self.lock_acknowledged().insert(id, events);
+    }
+
+    fn lock_acknowledged(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        // Insert and take leave the map whole.
+        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_acknowledged(&self) -> Vec<Acknowledged> {
+        let mut acknowledged = self.lock_acknowledged();
+        let some: Vec<u32> = acknowledged.keys().copied().take(MAX_BATCH).collect();
+        some.into_iter()
+            .filter_map(|id| {
+                let events = acknowledged.remove(&id)?;
+                Some(Acknowledged { id, events })
+            })
+            .collect()
     }
 
     /// Wakes whoever waits for events here, with the end of the channel: the one identifier has left it.
@@ -200,7 +229,7 @@ impl Channel {
             .then(|| Identifier::adopt(Arc::clone(self), raw.id, params));
         // The identifier was dropped while its event was under way: nobody waits for it, a new connection is refused.
         let owner = owner?;
-        let receipt = Receipt::new(Arc::clone(&owner), self.serial);
+        let receipt = Receipt::new(Arc::clone(&owner), Arc::clone(self));
         let id = Identifier(Arc::clone(&owner));
         let status = raw.status;
         let private_data = raw.param.private_data.as_deref().and_then(PaddedData::from_field);

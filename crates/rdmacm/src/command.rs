@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::param::PeerParam;
 use oarlock_hostd::Host;
 use oarlock_ucm::client::{self, Answer, Call, EventParam};
+use oarlock_ucm::proto::{Acknowledged, WriteBatch, WriteItem, WriteReply};
 use oarlock_wire::Qpn;
 
 pub(crate) use oarlock_ucm::client::Event as RawEvent;
@@ -42,22 +43,59 @@ pub(crate) fn ask_all<A: Answer, const N: usize>(
     channel: u64,
     commands: [Call<A>; N],
 ) -> Result<[A; N]> {
-    todo!("{}", N)
+    let batch = WriteBatch {
+        stop_on_error: true,
+        items: commands.into_iter().map(|command| item(channel, command)).collect(),
+        ..WriteBatch::default()
+    };
+    let replies = host.call_batch(batch).map_err(|source| host_error(call, source))?;
+    let answers: Vec<A> = replies
+        .into_iter()
+        .map(|reply| answer(call, reply))
+        .collect::<Result<_>>()?;
+    <[A; N]>::try_from(answers).map_err(|answers| Error::Answer { call, got: answers.len() })
 }
 
-/// Takes the next event of a channel.
-pub(crate) fn get_event(host: &Host, channel: u64) -> Result<Option<RawEvent>> {
-    match ask(host, "get_event", channel, client::get_event()) {
-        Ok(event) => Ok(Some(event)),
-        Err(Error::Refused { errno, .. }) if errno == libc::EAGAIN => Ok(None),
-        Err(error) => Err(error),
+fn item<A: Answer>(channel: u64, command: Call<A>) -> WriteItem {
+    let (request, inline) = command.into_parts();
+    WriteItem { channel, request, inline, id_from: None }
+}
+
+fn answer<A: Answer>(call: &'static str, reply: WriteReply) -> Result<A> {
+    if reply.errno != 0 {
+        return Err(Error::Refused { call, errno: reply.errno, sentence: reply.sentence });
     }
+    A::decode(&reply.response).map_err(|_| Error::Answer { call, got: reply.response.len() })
+}
+
+/// Takes the next event of a channel; tells the service what was acknowledged.
+pub(crate) fn get_event(
+    host: &Host,
+    channel: u64,
+    acknowledged: Vec<Acknowledged>,
+) -> Result<Option<RawEvent>> {
+    const CALL: &str = "get_event";
+    let batch = WriteBatch {
+        items: vec![item(channel, client::get_event())],
+        acknowledged,
+        ..WriteBatch::default()
+    };
+    let mut replies = host.call_batch(batch).map_err(|source| host_error(CALL, source))?;
+    match replies.pop() {
+        None => Err(Error::Answer { call: CALL, got: 0 }),
+        Some(reply) if reply.errno == libc::EAGAIN => Ok(None),
+        Some(reply) => answer(CALL, reply).map(Some),
+    }
+}
+
+/// Tells the service what was acknowledged, which it only shows.
+pub(crate) fn tell_acknowledged(host: &Host, acknowledged: Vec<Acknowledged>) {
+    host.post_batch(WriteBatch { acknowledged, ..WriteBatch::default() });
 }
 
 /// Sends a command without waiting for its answer.
 pub(crate) fn post<A: Answer>(host: &Host, channel: u64, command: Call<A>) {
-    let (request, inline) = command.into_parts();
-    todo!("{:?} {:?} {channel} {}", request, inline, host.is_gone())
+    host.post(item(channel, command));
 }
 
 pub(crate) fn host_error(call: &'static str, source: oarlock_hostd::Error) -> Error {

@@ -1,5 +1,6 @@
 //! What an event channel reports.
 
+use crate::channel::Channel;
 use crate::identifier::{Identifier, Shared};
 use crate::param::{PaddedData, PeerParam};
 use oarlock_wire::RejReason;
@@ -289,13 +290,14 @@ impl fmt::Display for Event {
 pub struct Receipt {
     /// The identifier whose count it is: of a connection request, the listener's.
     owner: Arc<Shared>,
-    channel: u64,
+    /// Where it was fetched.
+    channel: Arc<Channel>,
     fetched_by: Option<ThreadId>,
 }
 
 impl Receipt {
     /// For an event fetched by the calling thread.
-    pub(crate) fn new(owner: Arc<Shared>, channel: u64) -> Self {
+    pub(crate) fn new(owner: Arc<Shared>, channel: Arc<Channel>) -> Self {
         let thread = std::thread::current().id();
         owner.ledger.fetched(thread);
         Self {
@@ -315,7 +317,11 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        self.owner.ledger.acknowledge(self.channel, self.fetched_by);
+        let total = self
+            .owner
+            .ledger
+            .acknowledge(self.channel.serial, self.fetched_by);
+        self.channel.note_acknowledged(self.owner.number.0, total);
     }
 }
 

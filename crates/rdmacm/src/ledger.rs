@@ -16,6 +16,8 @@ pub(crate) struct Ledger {
 
 #[derive(Default)]
 struct State {
+    /// Acknowledged over the identifier's life.
+    total: u32,
     /// Events delivered before the present channel, all acknowledged.
     settled: u32,
     /// Acknowledgements by channel serial, at most the present channel and the one before it.
@@ -44,8 +46,9 @@ impl Ledger {
         release(&mut self.lock().held, thread);
     }
 
-    /// An event fetched from the channel is acknowledged; `thread` is its fetcher unless it was handed over.
-    pub(crate) fn acknowledge(&self, channel: u64, thread: Option<ThreadId>) {
+    /// An event fetched from the channel is acknowledged; `thread` is its fetcher unless it was handed over. How many
+    /// are acknowledged in all.
+    pub(crate) fn acknowledge(&self, channel: u64, thread: Option<ThreadId>) -> u32 {
         let mut state = self.lock();
         if let Some(thread) = thread {
             release(&mut state.held, thread);
@@ -54,8 +57,11 @@ impl Ledger {
             Some((_, count)) => *count = count.wrapping_add(1),
             None => state.by_channel.push((channel, 1)),
         }
+        state.total = state.total.wrapping_add(1);
+        let total = state.total;
         drop(state);
         self.acknowledged.notify_all();
+        total
     }
 
     /// Unacknowledged events that the calling thread fetched and still holds.

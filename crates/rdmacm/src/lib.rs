@@ -83,9 +83,6 @@ mod queue_pair;
 mod registry;
 mod synchronous;
 
-#[cfg(test)]
-mod tests;
-
 pub use channel::EventChannel;
 pub use easy::{Connection, Connector, Listener, QueueSizes};
 pub use error::{Error, Result};

@@ -91,7 +91,7 @@ impl Identifier {
 
     fn move_to(&self, call: &'static str, target: &Arc<Channel>) -> Result<()> {
         let shared = &*self.0;
-        if !shared.host.is_same(&target.host) {
+        if shared.host.id() != target.host.id() {
             return Err(Error::OtherHost { call });
         }
         self.check_holds_no_event(call)?;

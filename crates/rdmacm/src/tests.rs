@@ -1,1 +1,0 @@
-//! The requirements, through the public API, on private hosts.

@@ -1,0 +1,4 @@
+//! The public API on private hosts.
+
+mod migration;
+mod support;
