@@ -36,8 +36,8 @@ pub(crate) struct Channel {
     pub(crate) serial: u64,
     pub(crate) host: Host,
     pub(crate) client: ClientChannel,
-    /// The private channel of one synchronous identifier.
-    pub(crate) is_private: bool,
+    /// The synchronous identifier whose private channel this is, by its uid.
+    pub(crate) private_to: Option<u64>,
     /// What was acknowledged since the service was last told: identifier, events in all.
     acknowledged: Mutex<HashMap<u32, u32>>,
 }
@@ -53,7 +53,7 @@ impl EventChannel {
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new(host: &Host) -> Result<Self> {
         Ok(Self {
-            inner: Channel::open(host, false)?,
+            inner: Channel::open(host, None)?,
         })
     }
 
@@ -120,7 +120,7 @@ impl PartialEq for EventChannel {
 impl Eq for EventChannel {}
 
 impl Channel {
-    pub(crate) fn open(host: &Host, is_private: bool) -> Result<Arc<Self>> {
+    pub(crate) fn open(host: &Host, private_to: Option<u64>) -> Result<Arc<Self>> {
         static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
         let client = host
             .open_channel()
@@ -129,7 +129,7 @@ impl Channel {
             serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             host: host.clone(),
             client,
-            is_private,
+            private_to,
             acknowledged: Mutex::default(),
         }))
     }

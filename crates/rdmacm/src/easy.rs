@@ -65,8 +65,29 @@ impl Connection {
     /// [`Error::ServiceGone`]; [`Error::TimedOut`] at the identifier's deadline.
     ///
     /// # Blocking
-    /// Until the peer has answered, or does not.
+    /// Until the peer has answered: disconnected as well, or dropped its side. A peer that does neither is asked again
+    /// until the retries are used up, more than a minute.
     pub fn disconnect(self) -> Result<()> {
+        self.id.disconnect()
+    }
+
+    /// Waits until the peer ends the connection, and answers.
+    ///
+    /// # Errors
+    /// [`Error::ServiceGone`]; [`Error::TimedOut`] at the identifier's deadline.
+    ///
+    /// # Blocking
+    /// Until the peer ends the connection.
+    pub fn until_disconnected(self) -> Result<()> {
+        loop {
+            match self.id.next_event()? {
+                Event::Disconnected { .. } | Event::TimewaitExit { .. } => break,
+                Event::DeviceRemoval { .. } => {
+                    return Err(Error::NoDevice { call: "until_disconnected" });
+                }
+                _ => {}
+            }
+        }
         self.id.disconnect()
     }
 }
@@ -79,11 +100,11 @@ impl Connection {
 /// let host = Host::private()?;
 /// let listener = Listener::bind(&host, "127.0.0.1:0".parse()?)?;
 /// let address = listener.local_addr()?;
-/// let passive = std::thread::spawn(move || listener.accept());
+/// let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
 /// let active = Connector::new(&host).deadline(Duration::from_secs(10)).connect(address)?;
-/// let passive = passive.join().expect("the thread does not panic")?;
-/// assert_eq!(passive.id.peer_addr()?, active.id.local_addr()?);
+/// assert_eq!(active.id.peer_addr()?, Some(address));
 /// active.disconnect()?;
+/// passive.join().expect("the thread does not panic")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -288,22 +309,25 @@ impl Listener {
         loop {
             let child = self.id.get_request()?;
             child.set_deadline(until);
-            let connection = queues(child, self.sizes)?;
-            self.prepared.run("accept", &connection)?;
-            match connection.id.accept(&self.param) {
-                Ok(()) => {
-                    connection.id.set_deadline(None);
-                    return Ok(connection);
-                }
+            match self.accept_one(child) {
+                // Whatever the service says about a request it has brought: the peer has given up.
                 Err(
                     Error::Refused { .. }
                     | Error::Rejected { .. }
                     | Error::Unreachable { .. }
                     | Error::DisconnectedEarly { .. },
                 ) => {}
-                Err(error) => return Err(error),
+                accepted => return accepted,
             }
         }
+    }
+
+    fn accept_one(&self, child: Identifier) -> Result<Connection> {
+        let connection = queues(child, self.sizes)?;
+        self.prepared.run("accept", &connection)?;
+        connection.id.accept(&self.param)?;
+        connection.id.set_deadline(None);
+        Ok(connection)
     }
 
     /// Refuses the next request.

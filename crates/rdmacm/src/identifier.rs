@@ -66,7 +66,7 @@ impl Identifier {
     /// One round trip to the host service.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, port_space: PortSpace) -> Result<Self> {
-        Self::create(Arc::clone(&channel.inner), port_space)
+        Self::create(Arc::clone(&channel.inner), registry::next_uid(), port_space)
     }
 
     /// Creates a synchronous identifier.
@@ -75,11 +75,11 @@ impl Identifier {
     /// As [`new`](Self::new), and as [`EventChannel::new`].
     #[doc(alias = "rdma_create_id")]
     pub fn synchronous(host: &Host, port_space: PortSpace) -> Result<Self> {
-        Self::create(Channel::open(host, true)?, port_space)
+        let uid = registry::next_uid();
+        Self::create(Channel::open(host, Some(uid))?, uid, port_space)
     }
 
-    fn create(channel: Arc<Channel>, port_space: PortSpace) -> Result<Self> {
-        let uid = registry::next_uid();
+    fn create(channel: Arc<Channel>, uid: u64, port_space: PortSpace) -> Result<Self> {
         let command = client::create_id(uid, port_space.0, QP_TYPE_RC);
         let number = command::ask(&channel.host, "create_id", channel.token(), command)?;
         Ok(Self::register(channel, number, uid, None))

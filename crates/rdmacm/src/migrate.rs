@@ -71,7 +71,8 @@ impl Identifier {
 
     /// Gives the identifier a private channel of its own, in place of whatever it reports to.
     pub(crate) fn move_to_own_channel(&self, call: &'static str) -> Result<()> {
-        self.move_to(call, &Channel::open(&self.0.host, true)?)
+        let channel = Channel::open(&self.0.host, Some(self.0.uid))?;
+        self.move_to(call, &channel)
     }
 
     /// Accepts on a channel of choice: the connection's events, from `Established` on, are reported there.
@@ -86,7 +87,7 @@ impl Identifier {
     /// Whether the identifier is synchronous.
     #[must_use]
     pub fn is_synchronous(&self) -> bool {
-        self.0.bound().is_private
+        self.private_channel().is_some()
     }
 
     fn move_to(&self, call: &'static str, target: &Arc<Channel>) -> Result<()> {
@@ -102,7 +103,7 @@ impl Identifier {
             let command = client::migrate_id(shared.number, bound.token());
             let reported = command::ask(&shared.host, call, target.token(), command)?;
             let old = std::mem::replace(&mut *bound, Arc::clone(target));
-            if old.is_private && !Arc::ptr_eq(&old, target) {
+            if old.private_to == Some(shared.uid) {
                 old.end_waits();
             }
             (old.serial, reported.0)

@@ -38,10 +38,7 @@ impl Identifier {
             .ok_or(Error::NotSynchronous { call: CALL })?;
         loop {
             match self.wait_on(&channel, CALL, "a connection request")? {
-                Event::ConnectRequest { id, .. } => {
-                    id.move_to_own_channel(CALL)?;
-                    return Ok(id);
-                }
+                Event::ConnectRequest { id, .. } => return Ok(id),
                 Event::DeviceRemoval { .. } => return Err(Error::NoDevice { call: CALL }),
                 // A listener has no other event that matters.
                 _ => {}
@@ -52,7 +49,7 @@ impl Identifier {
     /// The channel of a synchronous identifier.
     pub(crate) fn private_channel(&self) -> Option<Arc<Channel>> {
         let bound = self.0.bound();
-        bound.is_private.then(|| Arc::clone(&bound))
+        (bound.private_to == Some(self.0.uid)).then(|| Arc::clone(&bound))
     }
 
     fn wait_on(
@@ -62,7 +59,13 @@ impl Identifier {
         awaited: &'static str,
     ) -> Result<Event> {
         match channel.wait_event(self.deadline()) {
-            Ok(Some(event)) => Ok(event),
+            Ok(Some(event)) => {
+                // A new connection starts on its listener's channel, which here is the listener's alone.
+                if let Event::ConnectRequest { id, .. } = &event {
+                    id.move_to_own_channel(call)?;
+                }
+                Ok(event)
+            }
             Ok(None) => Err(Error::TimedOut { awaited }),
             // A migration ends the waits on the channel it leaves.
             Err(Error::ServiceGone) if !Arc::ptr_eq(&self.0.bound(), channel) => {
