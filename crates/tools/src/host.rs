@@ -1,9 +1,11 @@
 //! `oarlock host`: the host service, in the foreground. Also what other commands want to know about it.
 
 use crate::failure::Failure;
+use crate::report::Lines;
 use clap::Args;
 use oarlock_hostd::Host;
 use oarlock_hostd::service::{self, ServiceConfig};
+use oarlock_wire::IbTimeout;
 use std::time::Duration;
 
 /// Options of `oarlock host`.
@@ -15,18 +17,39 @@ pub(crate) struct Options {
     /// Ends so long after the last program has gone (and if none comes); without it never
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
-    /// Gives up connecting so long after the program asked; without it the retries decide (about 74 s)
+    /// Gives up a connection attempt after so long; without it the retries decide, about 74 seconds
     #[arg(long, value_name = "SECONDS")]
     connect_deadline: Option<u64>,
+    /// How long a peer may take to answer a connection message: 4.096 us * 2^N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
+    cm_response_timeout: Option<u8>,
+    /// How often a connection message is sent again
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(0..=15))]
+    max_cm_retries: Option<u8>,
+    /// How long a sender waits when no receive was posted, as encoded in the packets (12: 0.64 ms, 0: 655 ms)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
+    min_rnr_timer: Option<u8>,
 }
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let config = ServiceConfig {
-        grace: options.grace.map(Duration::from_secs),
-        ..ServiceConfig::default()
-    };
-    Ok(service::run(config)?)
+    let mut config = ServiceConfig::default();
+    config.grace = options.grace.map(Duration::from_secs);
+    config.cma.connect_deadline = options.connect_deadline.map(Duration::from_secs);
+    if let Some(timeout) = options.cm_response_timeout {
+        config.cma.cm_response_timeout = IbTimeout::truncate(timeout);
+    }
+    if let Some(retries) = options.max_cm_retries {
+        config.cma.max_cm_retries = retries;
+    }
+    if let Some(timer) = options.min_rnr_timer {
+        config.cma.min_rnr_timer = timer;
+    }
+    let lines = Lines::new(false);
+    service::run(config, || {
+        lines.say(format_args!("host service: process {}", std::process::id()));
+    })?;
+    Ok(())
 }
 
 /// Packets that the service has sent and received since it started.
@@ -50,7 +73,9 @@ pub(crate) fn traffic(host: &Host) -> Result<Traffic, Failure> {
     Ok(Traffic {
         pid: state.pid,
         data_packets: counter("data_packets")?,
-        management_packets: counter("management_packets")?,
+        management_packets: counter("qp1_sent")?
+            + counter("qp1_received")?
+            + counter("qp1_sent_within_host")?,
     })
 }
 
