@@ -88,7 +88,7 @@ pub const DEVIATIONS: &[Deviation] = &[
     row(
         "responder_resources, initiator_depth",
         "passes values beyond the device's limits, or beyond the request's when accepting, on to the queue pair",
-        "CONNECT and ACCEPT answer EINVAL and name both numbers",
+        "CONNECT and ACCEPT answer EINVAL and name both numbers; ACCEPT rejects the request, as for any failure",
         "wrong values are trapped at the call that gives them",
     ),
     row(
@@ -102,6 +102,36 @@ pub const DEVIATIONS: &[Deviation] = &[
         "hands out 0, which means 655.36 ms",
         "INIT_QP_ATTR for RTR says 12 (0.64 ms) unless configured otherwise",
         "one early message would stall a connection for two thirds of a second",
+    ),
+    row(
+        "responder_resources, initiator_depth in events",
+        "hands out what the peer offers, and puts it into the recipes",
+        "events and recipes are clamped to the device's limits, and a response to what was asked for",
+        "the queue pair could not be modified with more",
+    ),
+    row(
+        "loopback destinations",
+        "takes the first device that has an active port",
+        "the device of the loopback interface is taken, where there is one",
+        "every interface has a device, the loopback interface too",
+    ),
+    row(
+        "native requests (no IP CM header)",
+        "takes a request whose header names no IP version for one between AF_IB addresses",
+        "it is rejected for reason 28",
+        "native addresses are not resolved yet",
+    ),
+    row(
+        "UNREACHABLE on the passive side",
+        "gives up without a word when no RTU comes",
+        "the peer is told by a REJ for reason 4",
+        "if only its RTUs were lost it believes itself connected",
+    ),
+    row(
+        "disconnect requests after TIMEWAIT",
+        "ignores them",
+        "they are answered as long as the identifier exists",
+        "the answer was lost, and the peer would ask for more than a minute",
     ),
     row(
         "port spaces",

@@ -253,7 +253,7 @@ fn a_request_can_name_only_an_earlier_one() {
     );
 }
 
-/// R-MIG and the rest speak through these messages; field guide 4: both ends tested one version apart.
+/// A program that is one minor version ahead.
 #[test]
 fn a_newer_program_is_served_as_far_as_we_know_it() {
     let newer = Version {

@@ -291,7 +291,7 @@ impl Ucm {
             .cma
             .counters()
             .iter()
-            .map(|(name, value)| (format!("cma_{name}"), value));
+            .map(|(name, value)| (name.to_string(), value));
         let cm = self
             .cma
             .cm_counters()

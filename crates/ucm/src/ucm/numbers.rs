@@ -76,3 +76,44 @@ impl Numbers {
         entries.filter_map(|(entry, number)| Some((number, entry.as_ref()?)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oarlock_cma::{Cma, Config, PortSpace, QpType, Seed};
+
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_number_comes_first() {
+        let mut cma = Cma::new(Config::default(), Seed([0; 32]));
+        let channel = cma.create_channel().expect("the first channel");
+        let mut make = || {
+            cma.create_id(channel, PortSpace::TCP, QpType::RC, 0)
+                .expect("room")
+        };
+        let mut numbers = Numbers::default();
+        let ids: Vec<Id> = (0..4).map(|_| make()).collect();
+        for (wanted, &id) in ids.iter().enumerate() {
+            assert_eq!(numbers.add(id, FileId(1)) as usize, wanted);
+        }
+        for number in [3, 1] {
+            assert_eq!(
+                numbers.remove(number).map(|entry| entry.id),
+                Some(ids[number as usize])
+            );
+            assert!(numbers.remove(number).is_none() && numbers.get(number).is_none());
+        }
+        assert_eq!(
+            (numbers.of(ids[1]), numbers.of(ids[2]), numbers.len()),
+            (None, Some(2), 2)
+        );
+        assert_eq!([(); 3].map(|()| numbers.add(make(), FileId(1))), [1, 3, 4]);
+        assert_eq!(
+            numbers
+                .iter_from(2)
+                .map(|(number, _)| number)
+                .collect::<Vec<_>>(),
+            [2, 3, 4]
+        );
+    }
+}

@@ -223,7 +223,7 @@ fn what_a_request_that_was_never_taken_brings_goes_with_its_listener() {
     assert_eq!(w.hosts[1].cma().len(), 0);
 }
 
-/// R-ADDR-1: the state of identifiers is readable from outside (`oarlock ps`).
+/// The state of identifiers is readable from outside (`oarlock ps`).
 #[test]
 fn identifiers_are_listed_with_what_waits_and_what_is_not_acknowledged() {
     let mut w = World::new(2);

@@ -571,7 +571,7 @@ fn notify_passes_on_what_concerns_the_connection() {
         "established already"
     );
 
-    // R-MIG-4 apart: the first message overtakes the RTU, and the connection is established by it, once.
+    // The first message overtakes the RTU, and the connection is established by it, once.
     let id = w.routed(0, active, 1, 1);
     w.connect(0, active, id, 0x99);
     let child = w.expect(1, passive, kind::CONNECT_REQUEST).id;

@@ -18,9 +18,11 @@ use crate::qp::Qp;
 /// Active and passive side.
 pub(crate) const ACTIVE: usize = 0;
 pub(crate) const PASSIVE: usize = 1;
-/// Both ends of every connection have ended by then: a connect that goes unheard (16 times 4.6 s), a program's patience, a
-/// disconnect that goes unheard, and something to spare.
+/// Both ends of every connection have ended by then: a connect or a program's patience, a disconnect that goes unheard
+/// (16 times 4.6 s), and something to spare.
 const DEADLINE: Duration = Duration::from_secs(240);
+/// How long a connect may take altogether.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(100);
 /// Identifiers of a side are spread over so many channels, and move to as many others, or each to its own.
 const CHANNELS: usize = 4;
 /// A program reads a channel that long after it was woken, at most: events wait, and some of them move.
@@ -119,6 +121,8 @@ pub(crate) const PORT: u16 = 7471;
 fn host(side: usize, seed: u64, connections: usize) -> Host {
     let mut config = Config::default();
     config.cm.ca_guid = Guid(0x1000 + side as u64);
+    // Without it, a peer that said "I am working on it" (MRA) and fell silent is waited for up to a quarter of an hour.
+    config.connect_deadline = Some(CONNECT_DEADLINE);
     let mut seed_bytes = [side as u8; 32];
     seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut ucm = Ucm::new(config, Seed(seed_bytes));
@@ -468,8 +472,23 @@ impl World {
             moved_events: self.moved_events,
             ..Outcome::default()
         };
-        for host in &self.hosts {
+        for (side, host) in self.hosts.iter().enumerate() {
             let counters = host.ucm.counters();
+            // R-ADDR-2: one lookup for each connection that is asked for, and none for those that come in.
+            let lookups = counters
+                .iter()
+                .find(|(name, _)| name == "cma_lookups")
+                .map(|(_, value)| *value);
+            let wanted = if side == ACTIVE {
+                outcome.connections as u64
+            } else {
+                0
+            };
+            if lookups != Some(wanted) {
+                return Err(format!(
+                    "side {side}: {lookups:?} route lookups, {wanted} connections asked for"
+                ));
+            }
             let retries = counters.iter().filter(|(name, _)| name.contains("retried"));
             outcome.retransmitted_mads += retries.map(|(_, value)| value).sum::<u64>();
         }
@@ -563,7 +582,7 @@ impl World {
 
     /// Where an end moves to: every other one to a channel where nobody else would wake a reader.
     pub(crate) fn target(&self, side: usize, connection: usize) -> FileId {
-        let place = if connection % 2 == 0 {
+        let place = if connection.is_multiple_of(2) {
             connection % CHANNELS
         } else {
             CHANNELS + connection
