@@ -16,7 +16,7 @@ use oarlock_cma::{ChannelId, Cma, Config, Device, Lookup, LookupError, LookupTok
 use oarlock_wire::{AddressVector, MAD_LEN, Time};
 
 use crate::proto::{IdInfo, PortInfo};
-use crate::{Deviation, Failure};
+use crate::Failure;
 
 use numbers::{Entry, Numbers};
 
@@ -298,11 +298,5 @@ impl Ucm {
             .iter()
             .map(|(name, value)| (format!("cm_{name}"), value));
         own.chain(cma).chain(cm).collect()
-    }
-
-    /// Where and why requests are answered otherwise than by the kernel.
-    #[must_use]
-    pub const fn deviations() -> &'static [Deviation] {
-        crate::DEVIATIONS
     }
 }
