@@ -15,8 +15,8 @@ use oarlock_cm::{Seed, Transmit};
 use oarlock_cma::{ChannelId, Cma, Config, Device, Lookup, LookupError, LookupToken, Route};
 use oarlock_wire::{AddressVector, MAD_LEN, Time};
 
-use crate::proto::{IdInfo, PortInfo};
 use crate::Failure;
+use crate::proto::{IdInfo, PortInfo};
 
 use numbers::{Entry, Numbers};
 

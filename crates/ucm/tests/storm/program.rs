@@ -52,7 +52,7 @@ pub(crate) struct End {
     pub(crate) reported: u32,
     pub(crate) migrated: bool,
     qpn: u32,
-    received: usize,
+    pub(crate) received: usize,
     sent: usize,
     leaving: bool,
 }

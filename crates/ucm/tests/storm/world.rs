@@ -38,11 +38,33 @@ pub(crate) enum Fault {
     OneIdentifierIsForgotten,
 }
 
+/// What the judge finds.
+#[derive(Debug)]
+pub(crate) enum Wrong {
+    /// The ends of a connection see it differently, or one of them never ends, or events do not come as they should.
+    Disagreement(String),
+    /// Something is left behind.
+    Leak(String),
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Disagreement(what) => write!(f, "disagreement: {what}"),
+            Self::Leak(what) => write!(f, "leak: {what}"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) connections: usize,
     /// All messages arrived and were acknowledged, both ways, as both ends know.
     pub(crate) completed: usize,
+    /// Messages that arrived, checked by content.
+    pub(crate) messages: usize,
+    /// Identifiers that moved, listeners included.
+    pub(crate) migrations: usize,
     /// Events that stood in a queue when their identifier moved.
     pub(crate) moved_events: usize,
     pub(crate) retransmitted_mads: u64,
@@ -52,6 +74,8 @@ impl Outcome {
     pub(crate) fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.completed += other.completed;
+        self.messages += other.messages;
+        self.migrations += other.migrations;
         self.moved_events += other.moved_events;
         self.retransmitted_mads += other.retransmitted_mads;
     }
@@ -203,7 +227,15 @@ impl World {
     // ---- running ----
 
     /// Everything from the first request to the last check.
-    pub(crate) fn run(mut self) -> Result<Outcome, String> {
+    pub(crate) fn run(mut self) -> Result<Outcome, Wrong> {
+        let outcome = self.play().map_err(Wrong::Disagreement)?;
+        self.clean_up().map_err(Wrong::Disagreement)?;
+        self.turn(|_| false).map_err(Wrong::Disagreement)?;
+        self.check_nothing_is_left().map_err(Wrong::Leak)?;
+        Ok(outcome)
+    }
+
+    fn play(&mut self) -> Result<Outcome, String> {
         self.start_listener()?;
         for connection in 0..self.hosts[ACTIVE].ends.len() {
             self.later(Duration::from_millis(40), Action::Start(connection));
@@ -213,11 +245,7 @@ impl World {
         if !self.all_over() {
             return Err(format!("still going on: {}", self.unfinished()));
         }
-        let outcome = self.judge()?;
-        self.clean_up()?;
-        self.turn(|_| false)?;
-        self.check_nothing_is_left()?;
-        Ok(outcome)
+        self.judge()
     }
 
     /// Lets time pass until `done`, or nothing can happen any more, or the deadline.
@@ -470,6 +498,7 @@ impl World {
         let mut outcome = Outcome {
             connections: self.hosts[ACTIVE].ends.len(),
             moved_events: self.moved_events,
+            migrations: usize::from(self.listener.migrated),
             ..Outcome::default()
         };
         for (side, host) in self.hosts.iter().enumerate() {
@@ -497,6 +526,8 @@ impl World {
                 &self.hosts[ACTIVE].ends[connection],
                 &self.hosts[PASSIVE].ends[connection],
             ];
+            outcome.messages += ends.iter().map(|end| end.received).sum::<usize>();
+            outcome.migrations += ends.iter().filter(|end| end.migrated).count();
             let all: Vec<bool> = ends.iter().map(|end| end.received_all()).collect();
             for side in [ACTIVE, PASSIVE] {
                 // Acknowledged means that it is in the peer's memory.
