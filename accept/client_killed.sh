@@ -11,7 +11,7 @@ within 20 grep -q 'initiating data transfers' "$work/client.out" || fail "the cl
 sleep 0.5
 kill -9 "$client"; wait "$client" 2>/dev/null || true
 within 10 gone "$server" || fail "the server did not end within 10 s"
-s=$(status_of "$server"); [ "$s" != 0 ] || fail "the server exited with 0"
+ended "$server"; [ "$s" != 0 ] || fail "the server exited with 0"
 expect "$work/server.out" '^disconnected: 100$'
 expect "$work/server.out" '^return status -?[1-9][0-9]*$'
 within 5 nothing_left || fail "something is left: $(cat "$work/ps.json")"
@@ -19,5 +19,5 @@ within 5 nothing_left || fail "something is left: $(cat "$work/ps.json")"
 "$OARLOCK" cmatose -c 1 -C 1 -S 64 >"$work/again.out" 2>"$work/again.err" & again=$!; children+=($again)
 within 1 grep -q 'listening' "$work/again.out" || fail "a new server does not listen within a second"
 "$OARLOCK" cmatose -s 127.0.0.1 -c 1 -C 1 -S 64 >"$work/client2.out" 2>"$work/client2.err" || fail "the new server does not accept"
-s=$(status_of "$again"); [ "$s" = 0 ] || fail "the new server exited with $s"
+ended "$again"; [ "$s" = 0 ] || fail "the new server exited with $s"
 pass "server: disconnected: 100, return status non-zero; nothing left; the port accepts again"

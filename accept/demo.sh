@@ -2,9 +2,9 @@
 # The main job: the demo ends with its summary, nothing lost; no data packet went through the service;
 # a capture from outside shows data packets on UDP 4791.
 . "$(dirname "$0")/lib.sh"
-need programs tcpdump
-tcpdump -i lo -Z root -s 128 -w "$work/wire.pcap" 'udp port 4791' 2>"$work/tcpdump.err" & children+=($!); dump=$!
-within 10 grep -q 'listening on' "$work/tcpdump.err" || fail "tcpdump did not start"
+need tshark dumpcap
+dumpcap -i lo -q -P -s 128 -f 'udp port 4791' -w "$work/wire.pcap" 2>"$work/dumpcap.err" & dump=$!; children+=($dump)
+within 10 test -s "$work/wire.pcap" || fail "dumpcap did not start"
 "$OARLOCK" demo >"$work/demo.out" 2>"$work/demo.err" || fail "demo exited with $?"
 [ "$(tail -n 1 "$work/demo.out")" = 'summary: connections=100/100 messages=2000/2000 migrations=200 events_lost=0 mismatches=0' ] \
   || fail "summary line: $(tail -n 1 "$work/demo.out")"

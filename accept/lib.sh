@@ -50,7 +50,8 @@ need() {
   case ",${OARLOCK_REQUIRE:-}," in *,"$1",*) exit 1 ;; *) exit 0 ;; esac
 }
 gone() { ! kill -0 "$1" 2>/dev/null; }
-status_of() { local s=0; wait "$1" || s=$?; echo "$s"; }
+# ended PID: waits for a child; its exit status is then in $s.
+ended() { s=0; wait "$1" || s=$?; }
 # nothing_left: no service runs any more, or the one that runs holds no identifier, port or slot.
 nothing_left() {
   local s=0

@@ -12,7 +12,7 @@ kill -9 "$host"; wait "$host" 2>/dev/null || true
 for p in server client; do
   pid=${!p}
   within 10 gone "$pid" || fail "$p did not end"
-  s=$(status_of "$pid"); [ "$s" = 1 ] || fail "$p exited with $s, not 1"
+  ended "$pid"; [ "$s" = 1 ] || fail "$p exited with $s, not 1"
   cat "$work/$p.out" "$work/$p.err" >"$work/$p.all.out"
   expect "$work/$p.all.out" 'device fatal'
 done

@@ -13,7 +13,7 @@ for addr in 10.91.0.2 fd00:91::2; do
   far "$OARLOCK" cmatose $args >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
   within 10 grep -q 'listening' "$work/server.out" || fail "$addr: the server does not listen"
   "$OARLOCK" cmatose -s "$addr" $args >"$work/client.out" 2>"$work/client.err" || fail "$addr: client exited with $?"
-  s=$(status_of "$server"); [ "$s" = 0 ] || fail "$addr: server exited with $s"
+  ended "$server"; [ "$s" = 0 ] || fail "$addr: server exited with $s"
   for side in server client; do
     expect "$work/$side.out" '^test complete$'
     expect "$work/$side.out" '^return status 0$'

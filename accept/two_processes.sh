@@ -6,7 +6,7 @@ for addr in 127.0.0.1 ::1; do
   "$OARLOCK" cmatose $args >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
   within 10 grep -q 'listening' "$work/server.out" || fail "$addr: the server does not listen"
   "$OARLOCK" cmatose -s "$addr" $args >"$work/client.out" 2>"$work/client.err" || fail "$addr: client exited with $?"
-  s=$(status_of "$server"); [ "$s" = 0 ] || fail "$addr: server exited with $s"
+  ended "$server"; [ "$s" = 0 ] || fail "$addr: server exited with $s"
   for side in server client; do
     expect "$work/$side.out" '^migrating to new event channel$'
     expect "$work/$side.out" '^test complete$'
