@@ -96,6 +96,12 @@ impl Context {
         self.inner.device.endpoint().counters()
     }
 
+    /// How many memory regions are registered: those of which a [`Buffer`](crate::Buffer) exists,
+    /// in the program's hands or a queue pair's.
+    pub fn region_count(&self) -> usize {
+        self.inner.device.region_count()
+    }
+
     /// From now on writes every data packet of this process on this host, as on the wire, to
     /// `capture`, or stops doing so.
     pub fn capture(&self, capture: Option<Capture>) {

@@ -18,8 +18,8 @@ pub enum Error {
         /// The devices there are, by index and name.
         devices: String,
     },
-    /// The host service refused or is gone.
-    #[error(transparent)]
+    /// The host service refused, or is gone.
+    #[error("{}{}", prefix_of(.0), .0)]
     Host(#[from] hostd::Error),
     /// A buffer is longer than an element of a work request can say.
     #[error("buffer of {given} bytes in a work request, at most {max}")]
@@ -37,7 +37,19 @@ pub enum Error {
 impl Error {
     /// Whether the host service is gone, so that nothing will work on this context any more.
     pub fn is_device_fatal(&self) -> bool {
-        matches!(self, Self::Device(device::Error::DeviceFatal))
+        match self {
+            Self::Device(error) => matches!(error, device::Error::DeviceFatal),
+            Self::Host(error) => error.is_gone(),
+            _ => false,
+        }
+    }
+}
+
+fn prefix_of(error: &hostd::Error) -> &'static str {
+    if error.is_gone() {
+        "device fatal: "
+    } else {
+        ""
     }
 }
 

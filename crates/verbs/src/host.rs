@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use oarlock_device::{DeviceInfo, DeviceLimits, Endpoint, PortSource};
 use oarlock_hostd::Host;
 use oarlock_port::Port;
-use oarlock_wire::Gid;
+use oarlock_wire::{Gid, Guid, IbTimeout};
 
 use crate::context::{Context, Inner};
 use crate::error::Error;
@@ -60,16 +60,16 @@ pub(crate) fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
     let translated = devices.into_iter().map(|device| DeviceInfo {
         index: device.index,
         name: device.name,
-        guid: device.guid,
+        guid: Guid(device.guid),
         port_num: device.port_num,
         ifindex: device.ifindex,
         is_loopback: device.is_loopback,
         netdev_mtu: device.netdev_mtu,
         gids: device.addresses.into_iter().map(Gid::from_ip).collect(),
         limits: DeviceLimits {
-            max_qp_rd_atom: device.limits.max_qp_rd_atom,
-            max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
-            local_ca_ack_delay: device.limits.local_ca_ack_delay,
+            max_qp_rd_atom: device.max_qp_rd_atom,
+            max_qp_init_rd_atom: device.max_qp_init_rd_atom,
+            local_ca_ack_delay: IbTimeout::truncate(device.local_ca_ack_delay),
             ..DeviceLimits::default()
         },
     });

@@ -62,7 +62,7 @@
 //!
 //! ```
 //! use oarlock_verbs::{CompletionQueue, Buffer, QpInitAttr, QueuePair, SendRequest};
-//! # mod doctest { include!("../tests/support/pair.rs"); }
+//! # mod doctest { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/pair.rs")); }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (context, peer) = doctest::contexts();
 //! let pd = context.default_pd();
