@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Reports the events of the identifiers on it, in the order in which they happened.
@@ -150,7 +150,11 @@ impl Channel {
             // What was acknowledged travels with the next request for an event; only when none is made soon it is worth a
             // message of its own.
             let unsaid = !self.lock_acknowledged().is_empty();
-            let limit = if unsaid { Some(left.map_or(QUIET, |left| left.min(QUIET))) } else { left };
+            let limit = if unsaid {
+                Some(left.map_or(QUIET, |left| left.min(QUIET)))
+            } else {
+                left
+            };
             if !self.wait_readable(limit)? && unsaid {
                 command::tell_acknowledged(&self.host, self.take_acknowledged());
             }
@@ -160,7 +164,10 @@ impl Channel {
     fn wait_readable(&self, limit: Option<Duration>) -> Result<bool> {
         // What does not fit is waited for in pieces.
         let limit = limit.map(|limit| {
-            Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i32::MAX.into(), tv_nsec: 0 })
+            Timespec::try_from(limit).unwrap_or(Timespec {
+                tv_sec: i32::MAX.into(),
+                tv_nsec: 0,
+            })
         });
         let mut fds = [PollFd::new(&self.client, PollFlags::IN)];
         match rustix::event::poll(&mut fds, limit.as_ref()) {
@@ -199,7 +206,9 @@ impl Channel {
 
     fn lock_acknowledged(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
         // Insert and take leave the map whole.
-        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.acknowledged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_acknowledged(&self) -> Vec<Acknowledged> {
@@ -216,7 +225,10 @@ impl Channel {
     /// Wakes whoever waits for events here, with the end of the channel: the one identifier has left it.
     pub(crate) fn end_waits(&self) {
         if let Err(errno) = rustix::net::shutdown(&self.client, rustix::net::Shutdown::Both) {
-            tracing::debug!("private event channel {} not shut down: {errno}", self.serial);
+            tracing::debug!(
+                "private event channel {} not shut down: {errno}",
+                self.serial
+            );
         }
     }
 
@@ -232,12 +244,24 @@ impl Channel {
         let receipt = Receipt::new(Arc::clone(&owner), Arc::clone(self));
         let id = Identifier(Arc::clone(&owner));
         let status = raw.status;
-        let private_data = raw.param.private_data.as_deref().and_then(PaddedData::from_field);
+        let private_data = raw
+            .param
+            .private_data
+            .as_deref()
+            .and_then(PaddedData::from_field);
         Some(match raw.kind {
             command::ADDR_RESOLVED => Event::AddressResolved { id, receipt },
-            command::ADDR_ERROR => Event::AddressError { id, status, receipt },
+            command::ADDR_ERROR => Event::AddressError {
+                id,
+                status,
+                receipt,
+            },
             command::ROUTE_RESOLVED => Event::RouteResolved { id, receipt },
-            command::ROUTE_ERROR => Event::RouteError { id, status, receipt },
+            command::ROUTE_ERROR => Event::RouteError {
+                id,
+                status,
+                receipt,
+            },
             command::CONNECT_REQUEST => Event::ConnectRequest {
                 id: child.expect("made above for this event"),
                 listen_id: id,
@@ -246,10 +270,19 @@ impl Channel {
                 receipt,
             },
             command::CONNECT_RESPONSE => response(&owner, params, private_data, receipt),
-            command::CONNECT_ERROR => Event::ConnectError { id, status, error: None, receipt },
+            command::CONNECT_ERROR => Event::ConnectError {
+                id,
+                status,
+                error: None,
+                receipt,
+            },
             command::UNREACHABLE => {
                 owner.stop_queue_pair();
-                Event::Unreachable { id, status, receipt }
+                Event::Unreachable {
+                    id,
+                    status,
+                    receipt,
+                }
             }
             command::REJECTED => {
                 owner.stop_queue_pair();
@@ -264,18 +297,35 @@ impl Channel {
                     receipt,
                 }
             }
-            command::ESTABLISHED => Event::Established { id, params: None, private_data: None, receipt },
+            command::ESTABLISHED => {
+                owner.ignore_first_data();
+                Event::Established {
+                    id,
+                    params: None,
+                    private_data,
+                    receipt,
+                }
+            }
             command::DISCONNECTED => {
                 owner.note_disconnected();
                 if owner.has_failed() {
                     return None;
                 }
-                Event::Disconnected { id, status, receipt }
+                Event::Disconnected {
+                    id,
+                    status,
+                    receipt,
+                }
             }
             command::DEVICE_REMOVAL => Event::DeviceRemoval { id, receipt },
             command::ADDR_CHANGE => Event::AddressChange { id, receipt },
             command::TIMEWAIT_EXIT => Event::TimewaitExit { id, receipt },
-            number => Event::Other { id, number, status, receipt },
+            number => Event::Other {
+                id,
+                number,
+                status,
+                receipt,
+            },
         })
     }
 }
@@ -290,10 +340,20 @@ fn response(
 ) -> Event {
     let id = Identifier(Arc::clone(owner));
     if !owner.has_queue_pair() {
-        return Event::ConnectResponse { id, params, private_data, receipt };
+        return Event::ConnectResponse {
+            id,
+            params,
+            private_data,
+            receipt,
+        };
     }
     match owner.complete_connect() {
-        Ok(()) => Event::Established { id, params: Some(params), private_data, receipt },
+        Ok(()) => Event::Established {
+            id,
+            params: Some(params),
+            private_data,
+            receipt,
+        },
         Err(error) => {
             owner.fail();
             Event::ConnectError {

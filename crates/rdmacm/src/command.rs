@@ -45,27 +45,72 @@ pub(crate) fn ask_all<A: Answer, const N: usize>(
 ) -> Result<[A; N]> {
     let batch = WriteBatch {
         stop_on_error: true,
-        items: commands.into_iter().map(|command| item(channel, command)).collect(),
+        items: commands
+            .into_iter()
+            .map(|command| item(channel, command))
+            .collect(),
         ..WriteBatch::default()
     };
-    let replies = host.call_batch(batch).map_err(|source| host_error(call, source))?;
+    let replies = host
+        .call_batch(batch)
+        .map_err(|source| host_error(call, source))?;
     let answers: Vec<A> = replies
         .into_iter()
         .map(|reply| answer(call, reply))
         .collect::<Result<_>>()?;
-    <[A; N]>::try_from(answers).map_err(|answers| Error::Answer { call, got: answers.len() })
+    <[A; N]>::try_from(answers).map_err(|answers| Error::Answer {
+        call,
+        got: answers.len(),
+    })
+}
+
+/// Sends a command, and others after it in the same message. Whatever becomes of the others is no failure.
+pub(crate) fn ask_and_try<A: Answer, B: Answer>(
+    host: &Host,
+    call: &'static str,
+    channel: u64,
+    command: Call<A>,
+    others: impl IntoIterator<Item = Call<B>>,
+) -> Result<(A, Vec<Result<B>>)> {
+    let mut items = vec![item(channel, command)];
+    items.extend(others.into_iter().map(|other| item(channel, other)));
+    let batch = WriteBatch {
+        items,
+        ..WriteBatch::default()
+    };
+    let replies = host
+        .call_batch(batch)
+        .map_err(|source| host_error(call, source))?;
+    let mut replies = replies.into_iter();
+    let first = replies.next().ok_or(Error::Answer { call, got: 0 })?;
+    Ok((
+        answer(call, first)?,
+        replies.map(|reply| answer(call, reply)).collect(),
+    ))
 }
 
 fn item<A: Answer>(channel: u64, command: Call<A>) -> WriteItem {
     let (request, inline) = command.into_parts();
-    WriteItem { channel, request, inline, id_from: None }
+    WriteItem {
+        channel,
+        request,
+        inline,
+        id_from: None,
+    }
 }
 
 fn answer<A: Answer>(call: &'static str, reply: WriteReply) -> Result<A> {
     if reply.errno != 0 {
-        return Err(Error::Refused { call, errno: reply.errno, sentence: reply.sentence });
+        return Err(Error::Refused {
+            call,
+            errno: reply.errno,
+            sentence: reply.sentence,
+        });
     }
-    A::decode(&reply.response).map_err(|_| Error::Answer { call, got: reply.response.len() })
+    A::decode(&reply.response).map_err(|_| Error::Answer {
+        call,
+        got: reply.response.len(),
+    })
 }
 
 /// Takes the next event of a channel; tells the service what was acknowledged.
@@ -80,7 +125,9 @@ pub(crate) fn get_event(
         acknowledged,
         ..WriteBatch::default()
     };
-    let mut replies = host.call_batch(batch).map_err(|source| host_error(CALL, source))?;
+    let mut replies = host
+        .call_batch(batch)
+        .map_err(|source| host_error(CALL, source))?;
     match replies.pop() {
         None => Err(Error::Answer { call: CALL, got: 0 }),
         Some(reply) if reply.errno == libc::EAGAIN => Ok(None),
@@ -90,7 +137,10 @@ pub(crate) fn get_event(
 
 /// Tells the service what was acknowledged, which it only shows.
 pub(crate) fn tell_acknowledged(host: &Host, acknowledged: Vec<Acknowledged>) {
-    host.post_batch(WriteBatch { acknowledged, ..WriteBatch::default() });
+    host.post_batch(WriteBatch {
+        acknowledged,
+        ..WriteBatch::default()
+    });
 }
 
 /// Sends a command without waiting for its answer.

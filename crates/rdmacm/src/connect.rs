@@ -65,7 +65,7 @@ impl Identifier {
     /// the last two kinds the queue pair is in state Error.
     ///
     /// # Blocking
-    /// Two round trips; a synchronous identifier waits until the connection is established.
+    /// One or two round trips; a synchronous identifier waits until the connection is established.
     ///
     /// # Specification
     /// IBA Vol. 1 ch. 12, REP.
@@ -75,9 +75,10 @@ impl Identifier {
         check_private_data(CALL, param, MAX_ACCEPT_PRIVATE_DATA)?;
         let shared = &*self.0;
         let limits = shared.read_limits(CALL)?;
-        let (offered_resources, offered_depth) = shared.offered.map_or((u8::MAX, u8::MAX), |offer| {
-            (offer.responder_resources, offer.initiator_depth)
-        });
+        let (offered_resources, offered_depth) =
+            shared.offered.map_or((u8::MAX, u8::MAX), |offer| {
+                (offer.responder_resources, offer.initiator_depth)
+            });
         let command = Param {
             responder_resources: at_most_offered(
                 "responder_resources",
@@ -93,11 +94,13 @@ impl Identifier {
             )?,
             ..shared.common_param(CALL, param)?
         };
+        let (responder_resources, initiator_depth) =
+            (command.responder_resources, command.initiator_depth);
         let command = client::accept(shared.number, shared.uid, &command).map_err(|_| {
             private_data_too_long(CALL, param.private_data.len(), MAX_ACCEPT_PRIVATE_DATA)
         })?;
         let accepted = shared
-            .ready_queue_pair(CALL)
+            .ready_passive(CALL, responder_resources, initiator_depth)
             .and_then(|()| shared.ask(CALL, command));
         if let Err(error) = accepted {
             shared.stop_queue_pair();
@@ -125,17 +128,18 @@ impl Identifier {
         let code = u8::try_from(reason.0)
             .ok()
             .filter(|_| {
-                [RejReason::CONSUMER_DEFINED, RejReason::VENDOR_OPTION_NOT_SUPPORTED]
-                    .contains(&reason)
+                [
+                    RejReason::CONSUMER_DEFINED,
+                    RejReason::VENDOR_OPTION_NOT_SUPPORTED,
+                ]
+                .contains(&reason)
             })
             .ok_or(Error::ReasonNotForPrograms(reason))?;
-        let too_long =
-            || private_data_too_long(CALL, private_data.len(), MAX_REJECT_PRIVATE_DATA);
+        let too_long = || private_data_too_long(CALL, private_data.len(), MAX_REJECT_PRIVATE_DATA);
         if private_data.len() > MAX_REJECT_PRIVATE_DATA {
             return Err(too_long());
         }
-        let command =
-            client::reject(self.0.number, code, private_data).map_err(|_| too_long())?;
+        let command = client::reject(self.0.number, code, private_data).map_err(|_| too_long())?;
         self.0.ask(CALL, command)
     }
 
@@ -228,7 +232,7 @@ impl Shared {
     pub(crate) fn complete_connect(&self) -> Result<()> {
         const CALL: &str = "connect";
         let done = self
-            .ready_queue_pair(CALL)
+            .ready_active(CALL)
             .and_then(|()| self.ask(CALL, client::establish(self.number)));
         if done.is_err() {
             self.stop_queue_pair();
@@ -257,20 +261,24 @@ fn at_most_device(
 ) -> Result<u8> {
     match given {
         None => Ok(max),
-        Some(given) if given > max => Err(Error::MoreThanDevice { call, name, given, max }),
+        Some(given) if given > max => Err(Error::MoreThanDevice {
+            call,
+            name,
+            given,
+            max,
+        }),
         Some(given) => Ok(given),
     }
 }
 
-fn at_most_offered(
-    name: &'static str,
-    given: Option<u8>,
-    offered: u8,
-    max: u8,
-) -> Result<u8> {
+fn at_most_offered(name: &'static str, given: Option<u8>, offered: u8, max: u8) -> Result<u8> {
     match given {
         None => Ok(offered.min(max)),
-        Some(given) if given > offered => Err(Error::MoreThanOffered { name, given, offered }),
+        Some(given) if given > offered => Err(Error::MoreThanOffered {
+            name,
+            given,
+            offered,
+        }),
         Some(given) => at_most_device("accept", name, Some(given), max),
     }
 }

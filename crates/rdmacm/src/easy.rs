@@ -5,9 +5,7 @@ use crate::event::Event;
 use crate::identifier::Identifier;
 use crate::param::ConnParam;
 use oarlock_hostd::Host;
-use oarlock_verbs::{
-    CompletionQueue, Context, ProtectionDomain, QpInitAttr, QueuePair,
-};
+use oarlock_verbs::{CompletionQueue, Context, ProtectionDomain, QpInitAttr, QueuePair};
 use oarlock_wire::{PortSpace, RejReason};
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,7 +27,10 @@ pub struct QueueSizes {
 
 impl Default for QueueSizes {
     fn default() -> Self {
-        Self { send: 64, receive: 64 }
+        Self {
+            send: 64,
+            receive: 64,
+        }
     }
 }
 
@@ -83,7 +84,9 @@ impl Connection {
             match self.id.next_event()? {
                 Event::Disconnected { .. } | Event::TimewaitExit { .. } => break,
                 Event::DeviceRemoval { .. } => {
-                    return Err(Error::NoDevice { call: "until_disconnected" });
+                    return Err(Error::NoDevice {
+                        call: "until_disconnected",
+                    });
                 }
                 _ => {}
             }
@@ -117,7 +120,8 @@ pub struct Connector {
     prepared: Prepared,
 }
 
-type Prepare = dyn Fn(&QueuePair, &ProtectionDomain) -> Result<(), oarlock_verbs::Error> + Send + Sync;
+type Prepare =
+    dyn Fn(&QueuePair, &ProtectionDomain) -> Result<(), oarlock_verbs::Error> + Send + Sync;
 
 /// Called with the queue pair before the connection exists, to post receives.
 #[derive(Clone, Default)]
@@ -205,9 +209,14 @@ impl Connector {
     /// Until the peer has answered, or the deadline.
     pub fn connect(&self, destination: SocketAddr) -> Result<Connection> {
         let id = Identifier::synchronous(&self.host, PortSpace::TCP)?;
-        let until = self.deadline.and_then(|limit| Instant::now().checked_add(limit));
+        let until = self
+            .deadline
+            .and_then(|limit| Instant::now().checked_add(limit));
         id.set_deadline(until);
-        let step = self.deadline.unwrap_or(RESOLVE_TIMEOUT).min(RESOLVE_TIMEOUT);
+        let step = self
+            .deadline
+            .unwrap_or(RESOLVE_TIMEOUT)
+            .min(RESOLVE_TIMEOUT);
         id.resolve_addr(self.source, destination, step)?;
         id.resolve_route(step)?;
         let connection = queues(id, self.sizes)?;
@@ -304,7 +313,9 @@ impl Listener {
     /// # Blocking
     /// Until a connection is established.
     pub fn accept(&self) -> Result<Connection> {
-        let until = self.deadline.and_then(|limit| Instant::now().checked_add(limit));
+        let until = self
+            .deadline
+            .and_then(|limit| Instant::now().checked_add(limit));
         self.id.set_deadline(until);
         loop {
             let child = self.id.get_request()?;
@@ -338,7 +349,9 @@ impl Listener {
     /// # Blocking
     /// Until a request comes.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
-        let until = self.deadline.and_then(|limit| Instant::now().checked_add(limit));
+        let until = self
+            .deadline
+            .and_then(|limit| Instant::now().checked_add(limit));
         self.id.set_deadline(until);
         self.id
             .get_request()?
@@ -356,7 +369,10 @@ impl Listener {
 
 /// Two completion queues and a queue pair for an identifier that has its device.
 fn queues(id: Identifier, sizes: QueueSizes) -> Result<Connection> {
-    let verbs = |source| Error::Verbs { call: "create_qp", source };
+    let verbs = |source| Error::Verbs {
+        call: "create_qp",
+        source,
+    };
     let device: Context = id.device()?;
     let pd = device.default_pd();
     let send_cq = CompletionQueue::new(&device, sizes.send.max(1)).map_err(verbs)?;
@@ -367,5 +383,11 @@ fn queues(id: Identifier, sizes: QueueSizes) -> Result<Connection> {
         ..QpInitAttr::default()
     };
     let queue_pair = id.create_qp(&pd, &send_cq, &recv_cq, init)?;
-    Ok(Connection { id, queue_pair, pd, send_cq, recv_cq })
+    Ok(Connection {
+        id,
+        queue_pair,
+        pd,
+        send_cq,
+        recv_cq,
+    })
 }

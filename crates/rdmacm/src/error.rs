@@ -21,7 +21,9 @@ pub enum Error {
         sentence: String,
     },
     /// The host service or the connection to it is gone; every identifier and queue pair of this process is lost.
-    #[error("device fatal: the host service is gone; every identifier and queue pair of this process is lost")]
+    #[error(
+        "device fatal: the host service is gone; every identifier and queue pair of this process is lost"
+    )]
     ServiceGone,
     /// The service could not be asked, or not be understood.
     #[error("{call}: {source}")]
@@ -112,7 +114,9 @@ pub enum Error {
     },
     /// The call waits until the identifier's events are acknowledged, and the calling thread itself holds some of them:
     /// it would wait for itself.
-    #[error("{call}: the calling thread holds {unacknowledged} unacknowledged event(s) of this identifier; acknowledge or drop them first")]
+    #[error(
+        "{call}: the calling thread holds {unacknowledged} unacknowledged event(s) of this identifier; acknowledge or drop them first"
+    )]
     EventHeldByCaller {
         /// The call, by its name in this crate.
         call: &'static str,
@@ -129,13 +133,17 @@ pub enum Error {
     #[error("migrate_to_none: the identifier is synchronous already")]
     AlreadySynchronous,
     /// The call needs a synchronous identifier.
-    #[error("{call}: the identifier reports to an event channel; only a synchronous identifier can be asked")]
+    #[error(
+        "{call}: the identifier reports to an event channel; only a synchronous identifier can be asked"
+    )]
     NotSynchronous {
         /// The call, by its name in this crate.
         call: &'static str,
     },
     /// No device yet.
-    #[error("{call}: no device is bound yet; bind to a specific address or resolve an address first")]
+    #[error(
+        "{call}: no device is bound yet; bind to a specific address or resolve an address first"
+    )]
     NoDevice {
         /// The call, by its name in this crate.
         call: &'static str,
@@ -153,7 +161,9 @@ pub enum Error {
         call: &'static str,
     },
     /// The protection domain or completion queue is of another device than the identifier.
-    #[error("create_qp: the protection domain is of device {given}, the identifier is bound to {bound}")]
+    #[error(
+        "create_qp: the protection domain is of device {given}, the identifier is bound to {bound}"
+    )]
     OtherDevice {
         /// The protection domain's device.
         given: String,
@@ -193,7 +203,9 @@ pub enum Error {
         max: usize,
     },
     /// Only consumer reasons may be given to `reject`.
-    #[error("reject: reason {0} is the protocol's own; a program may say 28 (consumer defined) or 35 (vendor option)")]
+    #[error(
+        "reject: reason {0} is the protocol's own; a program may say 28 (consumer defined) or 35 (vendor option)"
+    )]
     ReasonNotForPrograms(RejReason),
     /// A duration that does not fit the command.
     #[error("{call}: the timeout of {given:?} is not between 1 ms and {max:?}")]

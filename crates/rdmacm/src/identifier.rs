@@ -4,6 +4,7 @@ use crate::channel::{Channel, EventChannel};
 use crate::error::{Error, Result};
 use crate::ledger::Ledger;
 use crate::param::PeerParam;
+use crate::queue_pair::Recipes;
 use crate::{command, registry};
 use oarlock_hostd::Host;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, IdNumber};
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) queue_pair: Mutex<Option<QueuePair>>,
     /// An identifier never changes its device.
     pub(crate) device: OnceLock<Context>,
+    /// How to move the queue pair, as far as that is known and cannot change.
+    pub(crate) recipes: Mutex<Recipes>,
     /// Of a passive side: what the connection request offers.
     pub(crate) offered: Option<PeerParam>,
     pub(crate) closed: AtomicBool,
@@ -106,6 +109,7 @@ impl Identifier {
             ledger: Ledger::default(),
             queue_pair: Mutex::new(None),
             device: OnceLock::new(),
+            recipes: Mutex::default(),
             offered,
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -140,7 +144,8 @@ impl Identifier {
     /// One round trip.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind_addr(&self, address: SocketAddr) -> Result<()> {
-        self.0.ask("bind_addr", client::bind(self.0.number, address))
+        self.0
+            .ask("bind_addr", client::bind(self.0.number, address))
     }
 
     /// Finds the device, the source address and the way to `destination`. `source` fixes the local address; without it the
@@ -181,8 +186,10 @@ impl Identifier {
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
         let timeout = milliseconds("resolve_route", timeout)?;
-        self.0
-            .ask("resolve_route", client::resolve_route(self.0.number, timeout))?;
+        self.0.ask(
+            "resolve_route",
+            client::resolve_route(self.0.number, timeout),
+        )?;
         self.wait_if_synchronous(Awaited::RouteResolved)
     }
 
@@ -246,7 +253,9 @@ impl Identifier {
         self.0.ask(
             "set_ack_timeout",
             client::set_ack_timeout(self.0.number, timeout.get()),
-        )
+        )?;
+        self.0.forget_recipes();
+        Ok(())
     }
 
     /// The local address, once bound or resolved.
@@ -339,7 +348,9 @@ impl Shared {
 
     pub(crate) fn lock_queue_pair(&self) -> MutexGuard<'_, Option<QueuePair>> {
         // The slot is filled or emptied by one assignment.
-        self.queue_pair.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue_pair
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn has_queue_pair(&self) -> bool {
@@ -384,12 +395,6 @@ impl PartialEq for Identifier {
 
 impl Eq for Identifier {}
 
-impl std::hash::Hash for Identifier {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.uid.hash(state);
-    }
-}
-
 impl fmt::Debug for Identifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identifier({})", self.0.number.0)
@@ -402,5 +407,9 @@ fn milliseconds(call: &'static str, given: Duration) -> Result<u32> {
     u32::try_from(given.as_nanos().div_ceil(1_000_000))
         .ok()
         .filter(|&ms| ms > 0 && given <= MAX)
-        .ok_or(Error::TimeoutOutOfRange { call, given, max: MAX })
+        .ok_or(Error::TimeoutOutOfRange {
+            call,
+            given,
+            max: MAX,
+        })
 }

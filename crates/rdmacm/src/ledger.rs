@@ -53,7 +53,11 @@ impl Ledger {
         if let Some(thread) = thread {
             release(&mut state.held, thread);
         }
-        match state.by_channel.iter_mut().find(|(serial, _)| *serial == channel) {
+        match state
+            .by_channel
+            .iter_mut()
+            .find(|(serial, _)| *serial == channel)
+        {
             Some((_, count)) => *count = count.wrapping_add(1),
             None => state.by_channel.push((channel, 1)),
         }
@@ -80,7 +84,12 @@ impl Ledger {
         let mut state = self.lock();
         let due = reported.wrapping_sub(state.settled);
         // More than due happens only when an identifier migrates to the channel it is on.
-        while state.acknowledged_from(channel).wrapping_sub(due).cast_signed() < 0 {
+        while state
+            .acknowledged_from(channel)
+            .wrapping_sub(due)
+            .cast_signed()
+            < 0
+        {
             state = self
                 .acknowledged
                 .wait(state)

@@ -96,9 +96,15 @@ impl Identifier {
             return Err(Error::OtherHost { call });
         }
         self.check_holds_no_event(call)?;
-        let _one_at_a_time = shared.migration.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = shared
+            .migration
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let (old_serial, reported) = {
-            let mut bound = shared.channel.write().unwrap_or_else(PoisonError::into_inner);
+            let mut bound = shared
+                .channel
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             shared.check_open(call)?;
             let command = client::migrate_id(shared.number, bound.token());
             let reported = command::ask(&shared.host, call, target.token(), command)?;
@@ -127,13 +133,21 @@ impl Identifier {
         let shared = &*self.0;
         let held = self.check_holds_no_event(CALL);
         let _one_at_a_time = if held.is_ok() {
-            Some(shared.migration.lock().unwrap_or_else(PoisonError::into_inner))
+            Some(
+                shared
+                    .migration
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            )
         } else {
             // A migration in progress waits for the event that this thread holds.
             None
         };
         let (serial, reported) = {
-            let bound = shared.channel.write().unwrap_or_else(PoisonError::into_inner);
+            let bound = shared
+                .channel
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             if shared.closed.swap(true, Ordering::AcqRel) {
                 return Err(Error::Closed { call: CALL });
             }
@@ -150,7 +164,10 @@ impl Identifier {
     fn check_holds_no_event(&self, call: &'static str) -> Result<()> {
         match self.0.ledger.held_by_caller() {
             0 => Ok(()),
-            unacknowledged => Err(Error::EventHeldByCaller { call, unacknowledged }),
+            unacknowledged => Err(Error::EventHeldByCaller {
+                call,
+                unacknowledged,
+            }),
         }
     }
 }

@@ -10,10 +10,8 @@ use oarlock_verbs::{
     AccessFlags, AttrMask, CompletionQueue, Context, ProtectionDomain, QpAttr, QpInitAttr, QpState,
     QueuePair,
 };
-use oarlock_wire::{
-    AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount,
-};
-use std::sync::{Arc, Weak};
+use oarlock_wire::{AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 impl Identifier {
     /// The device the identifier is bound to: after binding to an address of a device, after address resolution, and on the
@@ -59,12 +57,20 @@ impl Identifier {
             return Err(Error::QueuePairExists { call: CALL });
         }
         let verbs = |source| Error::Verbs { call: CALL, source };
-        let attr = shared.ask(CALL, client::init_qp_attr(shared.number, qp_state::INIT))?;
+        let attr = match shared.recipes().init {
+            Some(known) => known,
+            None => shared.ask(CALL, client::init_qp_attr(shared.number, qp_state::INIT))?,
+        };
         let queue_pair = QueuePair::create(pd, send_cq, recv_cq, init).map_err(verbs)?;
         queue_pair
             .modify(&attributes(&device, &attr, CALL)?)
             .map_err(verbs)?;
-        queue_pair.on_comm_est(notify_on_first_data(Arc::downgrade(shared)));
+        if shared.offered.is_some() {
+            queue_pair.on_comm_est(notify_on_first_data(Arc::downgrade(shared)));
+        } else {
+            // The active side knows by itself when it is established.
+            queue_pair.ignore_comm_est();
+        }
         *slot = Some(queue_pair.clone());
         Ok(queue_pair)
     }
@@ -87,13 +93,44 @@ impl Shared {
         if let Some(device) = self.device.get() {
             return Ok(device.clone());
         }
-        let bound = self
-            .addresses(call)?
-            .device
-            .ok_or(Error::NoDevice { call })?;
+        // What a queue pair will need is asked in the same message. The passive side's recipes are complete as soon as there
+        // is a request; the active side's change when the reply comes.
+        let states: &[u32] = match self.offered {
+            Some(_) => &[qp_state::INIT, qp_state::RTR, qp_state::RTS],
+            None => &[qp_state::INIT],
+        };
+        let (addresses, recipes) = {
+            let channel = self.bound();
+            self.check_open(call)?;
+            let recipes = states
+                .iter()
+                .map(|&state| client::init_qp_attr(self.number, state));
+            let query = client::query_addr(self.number);
+            command::ask_and_try(&self.host, call, channel.token(), query, recipes)?
+        };
+        let bound = addresses.device.ok_or(Error::NoDevice { call })?;
         let device = Context::open(&self.host, bound.index)
             .map_err(|source| Error::Verbs { call, source })?;
+        let mut recipes = recipes.into_iter().map(Result::ok);
+        *self.lock_recipes() = Recipes {
+            init: recipes.next().flatten(),
+            rtr: recipes.next().flatten(),
+            rts: recipes.next().flatten(),
+        };
         Ok(self.device.get_or_init(|| device).clone())
+    }
+
+    fn lock_recipes(&self) -> MutexGuard<'_, Recipes> {
+        // Only whole values are assigned.
+        self.recipes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recipes(&self) -> Recipes {
+        *self.lock_recipes()
+    }
+
+    pub(crate) fn forget_recipes(&self) {
+        *self.lock_recipes() = Recipes::default();
     }
 
     pub(crate) fn read_limits(&self, call: &'static str) -> Result<ReadLimits> {
@@ -105,21 +142,68 @@ impl Shared {
         })
     }
 
-    /// Brings the queue pair to RTS by the connection's attributes. Init again first, since only now the service knows what
-    /// the remote side may do. Without a queue pair there is nothing to do.
-    pub(crate) fn ready_queue_pair(&self, call: &'static str) -> Result<()> {
+    /// Active side: brings the queue pair to RTS by the reply's attributes. Init again first, since only now the service
+    /// knows what the remote side may do. Without a queue pair there is nothing to do.
+    pub(crate) fn ready_active(&self, call: &'static str) -> Result<()> {
         let Some(queue_pair) = self.lock_queue_pair().clone() else {
             return Ok(());
         };
+        let recipes = self.ask_recipes(call)?;
+        self.apply(&queue_pair, &recipes, call)
+    }
+
+    /// Passive side: brings the queue pair to RTS by the request's attributes and what is going to be accepted.
+    pub(crate) fn ready_passive(
+        &self,
+        call: &'static str,
+        responder_resources: u8,
+        initiator_depth: u8,
+    ) -> Result<()> {
+        let Some(queue_pair) = self.lock_queue_pair().clone() else {
+            return Ok(());
+        };
+        let [init, mut rtr, mut rts] = match self.recipes() {
+            Recipes {
+                init: Some(init),
+                rtr: Some(rtr),
+                rts: Some(rts),
+            } => [init, rtr, rts],
+            _ => self.ask_recipes(call)?,
+        };
+        // The service's recipe says what the request offers; less may be accepted.
+        rtr.max_dest_rd_atomic = responder_resources;
+        rts.max_rd_atomic = initiator_depth;
+        self.apply(&queue_pair, &[init, rtr, rts], call)
+    }
+
+    fn ask_recipes(&self, call: &'static str) -> Result<[UverbsQpAttr; 3]> {
+        let states = [qp_state::INIT, qp_state::RTR, qp_state::RTS];
+        self.ask_all(
+            call,
+            states.map(|state| client::init_qp_attr(self.number, state)),
+        )
+    }
+
+    fn apply(
+        &self,
+        queue_pair: &QueuePair,
+        recipes: &[UverbsQpAttr; 3],
+        call: &'static str,
+    ) -> Result<()> {
         let device = self.device(call)?;
-        let recipes = [qp_state::INIT, qp_state::RTR, qp_state::RTS]
-            .map(|state| client::init_qp_attr(self.number, state));
-        for recipe in self.ask_all(call, recipes)? {
+        for recipe in recipes {
             queue_pair
-                .modify(&attributes(&device, &recipe, call)?)
+                .modify(&attributes(&device, recipe, call)?)
                 .map_err(|source| Error::Verbs { call, source })?;
         }
         Ok(())
+    }
+
+    /// The connection is established: first data says nothing new any more.
+    pub(crate) fn ignore_first_data(&self) {
+        if let Some(queue_pair) = &*self.lock_queue_pair() {
+            queue_pair.ignore_comm_est();
+        }
     }
 
     /// Stops the queue pair: what is posted completes as flushed.
@@ -128,9 +212,20 @@ impl Shared {
             && let Err(error) = queue_pair.to_error()
         {
             // The device is lost, which stops it as well.
-            tracing::debug!("queue pair {:#08x} not stopped: {error}", queue_pair.qpn().get());
+            tracing::debug!(
+                "queue pair {:#08x} not stopped: {error}",
+                queue_pair.qpn().get()
+            );
         }
     }
+}
+
+/// The service's recipes for a queue pair, as far as they are known.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Recipes {
+    init: Option<UverbsQpAttr>,
+    rtr: Option<UverbsQpAttr>,
+    rts: Option<UverbsQpAttr>,
 }
 
 /// The first data may overtake the peer's RTU; the service then takes the connection for established (IBA Vol. 1 ch. 12,
@@ -148,7 +243,10 @@ fn notify_on_first_data(shared: Weak<Shared>) -> Box<dyn Fn(Qpn) + Send + Sync> 
 
 /// The service's recipe as the verbs take it.
 fn attributes(device: &Context, attr: &UverbsQpAttr, call: &'static str) -> Result<QpAttr> {
-    let misfit = || Error::Answer { call, got: size_of_val(attr) };
+    let misfit = || Error::Answer {
+        call,
+        got: size_of_val(attr),
+    };
     let state = match attr.qp_state {
         qp_state::INIT => QpState::Init,
         qp_state::RTR => QpState::Rtr,
@@ -182,7 +280,11 @@ fn attributes(device: &Context, attr: &UverbsQpAttr, call: &'static str) -> Resu
             .get(usize::from(path.sgid_index))
             .ok_or_else(misfit)?;
         taken.av = AddressVector {
-            scope_id: if local.is_link_local() { device.device().ifindex } else { 0 },
+            scope_id: if local.is_link_local() {
+                device.device().ifindex
+            } else {
+                0
+            },
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
             flow_label: FlowLabel::truncate(path.flow_label),

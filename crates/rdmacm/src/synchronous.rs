@@ -123,22 +123,35 @@ impl Awaited {
             }
             (_, Event::RouteError { status, .. }) => Some(Err(Error::RouteResolution { status })),
             (_, Event::Unreachable { status, .. }) => Some(Err(Error::Unreachable { status })),
-            (_, Event::Rejected { reason, private_data, .. }) => {
-                Some(Err(Error::Rejected { reason, private_data }))
-            }
+            (
+                _,
+                Event::Rejected {
+                    reason,
+                    private_data,
+                    ..
+                },
+            ) => Some(Err(Error::Rejected {
+                reason,
+                private_data,
+            })),
             (_, Event::ConnectError { status, error, .. }) => Some(Err(match error {
                 Some(error) => *error,
                 None => Error::ConnectFailed { status },
             })),
             (_, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
-                Some(Err(Error::DisconnectedEarly { awaited: self.name() }))
+                Some(Err(Error::DisconnectedEarly {
+                    awaited: self.name(),
+                }))
             }
             (_, Event::DeviceRemoval { .. }) => Some(Err(Error::NoDevice { call: self.call() })),
             // The interface's address changed; the connection tells by itself whether it survives.
             (_, Event::AddressChange { .. }) => None,
             // Waiting for the end: the establishment was not fetched yet.
             (Self::Disconnected, Event::Established { .. }) => None,
-            (_, _) => Some(Err(Error::UnexpectedEvent { awaited: self.name(), got })),
+            (_, _) => Some(Err(Error::UnexpectedEvent {
+                awaited: self.name(),
+                got,
+            })),
         }
     }
 }

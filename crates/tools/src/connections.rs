@@ -36,7 +36,11 @@ impl Devices {
         init: QpInitAttr,
     ) -> Result<(QueuePair, ProtectionDomain), Failure> {
         let context = id.device()?;
-        let at = match self.used.iter().position(|device| device.context == context) {
+        let at = match self
+            .used
+            .iter()
+            .position(|device| device.context == context)
+        {
             Some(at) => at,
             None => {
                 let cq = CompletionQueue::new(&context, self.capacity.max(1))?;

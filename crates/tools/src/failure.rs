@@ -53,10 +53,7 @@ pub(crate) enum Failure {
     Disconnected { lost: usize, connections: usize },
     /// Nothing happened for too long.
     #[error("nothing happened for {seconds} s while waiting for {awaited}")]
-    Stalled {
-        seconds: u64,
-        awaited: &'static str,
-    },
+    Stalled { seconds: u64, awaited: &'static str },
     /// Not every connection was established.
     #[error("{failed} of {connections} connections were not established: {first}")]
     Connect {

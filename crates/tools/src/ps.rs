@@ -175,7 +175,8 @@ fn table(state: &HostState, counters: bool) -> Vec<String> {
 }
 
 fn row(id: &IdInfo) -> String {
-    let address = |address: Option<SocketAddr>| address.map_or_else(|| "-".to_owned(), |a| a.to_string());
+    let address =
+        |address: Option<SocketAddr>| address.map_or_else(|| "-".to_owned(), |a| a.to_string());
     format!(
         "{:>6} {:>8} {:<5} {:<15} {:<28} {:<28} {:>8} {:>7} {:>6} {:>7}",
         id.id,
@@ -184,7 +185,8 @@ fn row(id: &IdInfo) -> String {
         id.state,
         address(id.local),
         address(id.remote),
-        id.qpn.map_or_else(|| "-".to_owned(), |qpn| format!("{qpn:06x}")),
+        id.qpn
+            .map_or_else(|| "-".to_owned(), |qpn| format!("{qpn:06x}")),
         id.channel,
         id.queued,
         id.unacked
@@ -230,13 +232,19 @@ mod tests {
         assert_eq!(id["state"], "LISTEN");
         assert_eq!(id["ps"], "tcp");
         assert_eq!(id["local"], "127.0.0.1:7471");
-        assert_eq!((id["queued"].as_u64(), id["unacked"].as_u64()), (Some(1), Some(2)));
+        assert_eq!(
+            (id["queued"].as_u64(), id["unacked"].as_u64()),
+            (Some(1), Some(2))
+        );
     }
 
     #[test]
     fn the_table_shows_every_identifier_and_counters_on_demand() {
         let short = table(&state(), false).join("\n");
-        assert!(short.contains("LISTEN") && short.contains("127.0.0.1:7471"), "{short}");
+        assert!(
+            short.contains("LISTEN") && short.contains("127.0.0.1:7471"),
+            "{short}"
+        );
         assert!(!short.contains("data_packets"));
         assert!(table(&state(), true).join("\n").contains("data_packets 0"));
     }

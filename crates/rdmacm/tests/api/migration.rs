@@ -1,10 +1,8 @@
 //! Moving identifiers between event channels (R-MIG), single steps.
 
-
-
+use crate::support::*;
 use oarlock_rdmacm::{Error, Event, EventChannel, Identifier, PortSpace};
 use std::sync::mpsc::channel as pipe;
-use crate::support::*;
 
 /// R-MIG-1: events after the move are reported on the new channel, and only there.
 #[test]
@@ -86,7 +84,9 @@ fn migrating_waits_for_delivered_events_and_nothing_else() {
     }
     assert!(finished.try_recv().is_err(), "an event is still held");
     held.ack();
-    finished.recv_timeout(LONG).expect("nothing is held any more");
+    finished
+        .recv_timeout(LONG)
+        .expect("nothing is held any more");
     migrating.join().unwrap();
 }
 
@@ -123,7 +123,16 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     id.resolve_addr(None, address, LONG).unwrap();
     let held = expect(&old, "ADDR_RESOLVED");
     let error = id.migrate(&new).unwrap_err();
-    assert!(matches!(error, Error::EventHeldByCaller { unacknowledged: 1, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::EventHeldByCaller {
+                unacknowledged: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(error.errno(), 35);
     // It is still on the old channel.
     id.resolve_route(LONG).unwrap();
@@ -245,7 +254,9 @@ fn a_waiting_reader_of_the_new_channel_wakes_up() {
         std::thread::spawn(move || {
             assert_empty(&new);
             waiting.send(()).unwrap();
-            new.get_event_timeout(LONG).unwrap().map(|event| event.id().clone())
+            new.get_event_timeout(LONG)
+                .unwrap()
+                .map(|event| event.id().clone())
         })
     };
     is_waiting.recv().unwrap();
@@ -264,7 +275,10 @@ fn to_no_channel_and_back() {
     let error = pair.active.migrate_to_none().unwrap_err();
     assert!(matches!(error, Error::AlreadySynchronous), "{error}");
     pair.passive.disconnect().unwrap();
-    assert!(matches!(pair.active.next_event().unwrap(), Event::Disconnected { .. }));
+    assert!(matches!(
+        pair.active.next_event().unwrap(),
+        Event::Disconnected { .. }
+    ));
     assert_empty(&pair.active_channel);
     pair.active.disconnect().unwrap();
     let new = channel(&pair.host);
@@ -334,7 +348,10 @@ fn closing_waits_for_delivered_events() {
     while pair.host.ps().unwrap().ids.len() > 1 {
         std::thread::yield_now();
     }
-    assert!(finished.try_recv().is_err(), "destroyed, and an event is still held");
+    assert!(
+        finished.try_recv().is_err(),
+        "destroyed, and an event is still held"
+    );
     held.ack();
     finished.recv_timeout(LONG).unwrap();
     closing.join().unwrap();
@@ -366,8 +383,14 @@ fn an_event_keeps_its_identifier_alive() {
 #[test]
 fn the_descriptor_tells_of_events() {
     fn readable(channel: &EventChannel) -> bool {
-        let mut fds = [rustix::event::PollFd::new(channel, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [rustix::event::PollFd::new(
+            channel,
+            rustix::event::PollFlags::IN,
+        )];
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
     }
     let host = private();

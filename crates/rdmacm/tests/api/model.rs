@@ -100,7 +100,10 @@ impl Model {
 
     /// The service has queued what the model has.
     fn settle(&self) {
-        wait_queued(&self.host, self.queues.iter().map(|queue| queue.len() as u32).sum());
+        wait_queued(
+            &self.host,
+            self.queues.iter().map(|queue| queue.len() as u32).sum(),
+        );
     }
 
     fn create(&mut self, channel: usize) {
@@ -114,7 +117,9 @@ impl Model {
 
     /// Does the next thing in a member's life.
     fn advance(&mut self, member: usize) {
-        let Member { id, stage, peer, .. } = &self.members[member];
+        let Member {
+            id, stage, peer, ..
+        } = &self.members[member];
         let (id, peer) = (id.clone(), *peer);
         let number = member as u32;
         let next = match stage {
@@ -129,7 +134,8 @@ impl Model {
                 Stage::Routed
             }
             Stage::Routed => {
-                id.connect(&external(number).private_data(number.to_le_bytes())).unwrap();
+                id.connect(&external(number).private_data(number.to_le_bytes()))
+                    .unwrap();
                 let at = self.listener_channel;
                 self.queues[at].push_back((Who::RequestOf(member), "CONNECT_REQUEST"));
                 Stage::Asked
@@ -164,7 +170,9 @@ impl Model {
 
     fn migrate(&mut self, member: usize, to: usize) {
         self.members[member].id.migrate(&self.channels[to]).unwrap();
-        self.move_queued(self.members[member].channel, to, |who| who == Who::Member(member));
+        self.move_queued(self.members[member].channel, to, |who| {
+            who == Who::Member(member)
+        });
         self.members[member].channel = to;
     }
 
@@ -177,8 +185,9 @@ impl Model {
 
     /// To the tail of the new queue, in order.
     fn move_queued(&mut self, from: usize, to: usize, is_moved: impl Fn(Who) -> bool) {
-        let (moved, kept): (VecDeque<_>, VecDeque<_>) =
-            self.queues[from].drain(..).partition(|(who, _)| is_moved(*who));
+        let (moved, kept): (VecDeque<_>, VecDeque<_>) = self.queues[from]
+            .drain(..)
+            .partition(|(who, _)| is_moved(*who));
         self.queues[from] = kept;
         self.queues[to].extend(moved);
     }
@@ -201,21 +210,37 @@ impl Model {
         let event = self.channels[at].try_event().unwrap();
         let seed = self.seed;
         let Some((who, name)) = self.queues[at].pop_front() else {
-            assert!(event.is_none(), "seed {seed}: {} came twice or to the wrong channel", event.unwrap());
+            assert!(
+                event.is_none(),
+                "seed {seed}: {} came twice or to the wrong channel",
+                event.unwrap()
+            );
             return;
         };
         let event = event.unwrap_or_else(|| panic!("seed {seed}: {name} of {who:?} is lost"));
         self.delivered += 1;
-        assert_eq!(event.name().strip_prefix("RDMA_CM_EVENT_"), Some(name), "seed {seed}");
+        assert_eq!(
+            event.name().strip_prefix("RDMA_CM_EVENT_"),
+            Some(name),
+            "seed {seed}"
+        );
         match who {
             Who::Member(member) => {
                 assert_eq!(event.id(), &self.members[member].id, "seed {seed}: {name}");
             }
             Who::RequestOf(active) => {
-                let Event::ConnectRequest { id, private_data: Some(data), .. } = event else {
+                let Event::ConnectRequest {
+                    id,
+                    private_data: Some(data),
+                    ..
+                } = event
+                else {
                     panic!("seed {seed}: no request");
                 };
-                assert!(data.is_padded_from(&(active as u32).to_le_bytes()), "seed {seed}");
+                assert!(
+                    data.is_padded_from(&(active as u32).to_le_bytes()),
+                    "seed {seed}"
+                );
                 let passive = self.members.len();
                 self.members.push(Member {
                     id,
@@ -271,7 +296,11 @@ fn random_operations_agree_with_four_queues() {
             }
             model.read(at);
         }
-        assert!(model.delivered > 10, "seed {seed}: only {} events", model.delivered);
+        assert!(
+            model.delivered > 10,
+            "seed {seed}: only {} events",
+            model.delivered
+        );
     }
 }
 
@@ -284,7 +313,12 @@ mod threads {
     const CONNECTIONS: usize = 24;
     const MIGRATORS: usize = 2;
     /// What each end of a connection sees, once each.
-    const ACTIVE: [&str; 4] = ["ADDR_RESOLVED", "ROUTE_RESOLVED", "CONNECT_RESPONSE", "DISCONNECTED"];
+    const ACTIVE: [&str; 4] = [
+        "ADDR_RESOLVED",
+        "ROUTE_RESOLVED",
+        "CONNECT_RESPONSE",
+        "DISCONNECTED",
+    ];
     const PASSIVE: [&str; 3] = ["CONNECT_REQUEST", "ESTABLISHED", "DISCONNECTED"];
 
     struct World {
@@ -302,7 +336,11 @@ mod threads {
         fn record(&self, event: &Event) -> u64 {
             let name = event.name().strip_prefix("RDMA_CM_EVENT_").unwrap();
             let key = match event {
-                Event::ConnectRequest { id, private_data: Some(data), .. } => {
+                Event::ConnectRequest {
+                    id,
+                    private_data: Some(data),
+                    ..
+                } => {
                     // Passive ends are numbered by their peers.
                     let bytes = data.as_padded()[..4].try_into().unwrap();
                     let key = 1000 + u64::from(u32::from_le_bytes(bytes));
@@ -323,7 +361,8 @@ mod threads {
                 Event::AddressResolved { id, .. } => id.resolve_route(LONG).unwrap(),
                 Event::RouteResolved { id, .. } => {
                     let data = (key as u32).to_le_bytes();
-                    id.connect(&external(key as u32).private_data(data)).unwrap();
+                    id.connect(&external(key as u32).private_data(data))
+                        .unwrap();
                 }
                 Event::ConnectRequest { id, .. } => {
                     self.ids.write().unwrap().push(id.clone());
@@ -415,13 +454,21 @@ mod threads {
                     id.resolve_addr(None, address, LONG).unwrap();
                 }
                 let deadline = Instant::now() + LONG;
-                while world.ended.load(Ordering::SeqCst) < 2 * CONNECTIONS && Instant::now() < deadline {
+                while world.ended.load(Ordering::SeqCst) < 2 * CONNECTIONS
+                    && Instant::now() < deadline
+                {
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
                 world.stop.store(true, Ordering::SeqCst);
-                migrators.into_iter().map(|thread| thread.join().unwrap()).sum()
+                migrators
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .sum()
             });
-            assert!(migrations > CONNECTIONS, "seed {seed}: only {migrations} migrations");
+            assert!(
+                migrations > CONNECTIONS,
+                "seed {seed}: only {migrations} migrations"
+            );
             let seen = world.seen.into_inner().unwrap();
             for number in 0..CONNECTIONS as u64 {
                 for (key, expected) in [(number, &ACTIVE[..]), (1000 + number, &PASSIVE[..])] {

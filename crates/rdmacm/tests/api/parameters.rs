@@ -15,12 +15,17 @@ fn private_data_is_transparent_and_padded() {
     let (passive_channel, active_channel) = (channel(&host), channel(&host));
     let (_listener, address) = listener(&passive_channel);
     let active = resolved(&active_channel, address);
-    active.connect(&external(1).private_data(b"from the active side")).unwrap();
+    active
+        .connect(&external(1).private_data(b"from the active side"))
+        .unwrap();
     let request = request(&passive_channel);
     let data = request.private_data.unwrap();
     assert_eq!(data.as_padded().len(), MAX_CONNECT_PRIVATE_DATA);
     assert!(data.is_padded_from(b"from the active side"), "{data:?}");
-    request.id.accept(&external(2).private_data(b"from the passive side")).unwrap();
+    request
+        .id
+        .accept(&external(2).private_data(b"from the passive side"))
+        .unwrap();
     match expect(&active_channel, "CONNECT_RESPONSE") {
         Event::ConnectResponse { private_data, .. } => {
             let data = private_data.unwrap();
@@ -44,7 +49,11 @@ fn no_private_data_is_none() {
     expect(&active_channel, "CONNECT_RESPONSE");
     active.establish().unwrap();
     match expect(&passive_channel, "ESTABLISHED") {
-        Event::Established { private_data, params, .. } => {
+        Event::Established {
+            private_data,
+            params,
+            ..
+        } => {
             assert_eq!(private_data, None);
             assert_eq!(params, None);
         }
@@ -60,22 +69,42 @@ fn private_data_limits_are_those_of_the_messages() {
     let (_listener, address) = listener(&passive_channel);
     let active = resolved(&active_channel, address);
     let check = |error: Error, limit: usize| match error {
-        Error::PrivateDataTooLong { given, max, .. } => assert_eq!((given, max), (limit + 1, limit)),
+        Error::PrivateDataTooLong { given, max, .. } => {
+            assert_eq!((given, max), (limit + 1, limit))
+        }
         other => panic!("{other}"),
     };
     let long = |limit: usize| external(1).private_data(vec![7; limit]);
-    check(active.connect(&long(MAX_CONNECT_PRIVATE_DATA + 1)).unwrap_err(), MAX_CONNECT_PRIVATE_DATA);
+    check(
+        active
+            .connect(&long(MAX_CONNECT_PRIVATE_DATA + 1))
+            .unwrap_err(),
+        MAX_CONNECT_PRIVATE_DATA,
+    );
     active.connect(&long(MAX_CONNECT_PRIVATE_DATA)).unwrap();
     let passive = request(&passive_channel).id;
-    check(passive.accept(&long(MAX_ACCEPT_PRIVATE_DATA + 1)).unwrap_err(), MAX_ACCEPT_PRIVATE_DATA);
+    check(
+        passive
+            .accept(&long(MAX_ACCEPT_PRIVATE_DATA + 1))
+            .unwrap_err(),
+        MAX_ACCEPT_PRIVATE_DATA,
+    );
     let too_long = vec![7; MAX_REJECT_PRIVATE_DATA + 1];
     check(
-        passive.reject(RejReason::CONSUMER_DEFINED, &too_long).unwrap_err(),
+        passive
+            .reject(RejReason::CONSUMER_DEFINED, &too_long)
+            .unwrap_err(),
         MAX_REJECT_PRIVATE_DATA,
     );
-    passive.reject(RejReason::CONSUMER_DEFINED, &too_long[1..]).unwrap();
+    passive
+        .reject(RejReason::CONSUMER_DEFINED, &too_long[1..])
+        .unwrap();
     match expect(&active_channel, "REJECTED") {
-        Event::Rejected { reason, private_data, .. } => {
+        Event::Rejected {
+            reason,
+            private_data,
+            ..
+        } => {
             assert_eq!(reason, RejReason::CONSUMER_DEFINED);
             assert_eq!(private_data.unwrap().as_padded(), &too_long[1..]);
         }
@@ -102,16 +131,36 @@ fn resources_are_swapped_for_the_receiver_and_bound_the_acceptance() {
     assert_eq!((offer.responder_resources, offer.initiator_depth), (2, 3));
     assert_eq!((offer.retry_count, offer.rnr_retry_count), (5, 6));
     assert_eq!(request.id.offered(), Some(offer));
-    let error = request.id.accept(&external(2).responder_resources(3)).unwrap_err();
+    let error = request
+        .id
+        .accept(&external(2).responder_resources(3))
+        .unwrap_err();
     assert!(
         matches!(
             error,
-            Error::MoreThanOffered { name: "responder_resources", given: 3, offered: 2 }
+            Error::MoreThanOffered {
+                name: "responder_resources",
+                given: 3,
+                offered: 2
+            }
         ),
         "{error}"
     );
-    let error = request.id.accept(&external(2).initiator_depth(4)).unwrap_err();
-    assert!(matches!(error, Error::MoreThanOffered { given: 4, offered: 3, .. }), "{error}");
+    let error = request
+        .id
+        .accept(&external(2).initiator_depth(4))
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::MoreThanOffered {
+                given: 4,
+                offered: 3,
+                ..
+            }
+        ),
+        "{error}"
+    );
     request.id.accept(&external(2).initiator_depth(1)).unwrap();
     match expect(&active_channel, "CONNECT_RESPONSE") {
         Event::ConnectResponse { params, .. } => {
@@ -131,16 +180,34 @@ fn more_than_the_device_can_is_refused_at_the_call() {
     let active = resolved(&channel(&host), address);
     let limits = active.device().unwrap().device().limits;
     let max = limits.max_qp_rd_atom;
-    let error = active.connect(&external(1).responder_resources(max + 1)).unwrap_err();
+    let error = active
+        .connect(&external(1).responder_resources(max + 1))
+        .unwrap_err();
     match error {
-        Error::MoreThanDevice { name: "responder_resources", given, max: said, .. } => {
+        Error::MoreThanDevice {
+            name: "responder_resources",
+            given,
+            max: said,
+            ..
+        } => {
             assert_eq!((given, said), (max + 1, max));
         }
         other => panic!("{other}"),
     }
     let max = limits.max_qp_init_rd_atom;
-    let error = active.connect(&external(1).initiator_depth(max + 1)).unwrap_err();
-    assert!(matches!(error, Error::MoreThanDevice { name: "initiator_depth", .. }), "{error}");
+    let error = active
+        .connect(&external(1).initiator_depth(max + 1))
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::MoreThanDevice {
+                name: "initiator_depth",
+                ..
+            }
+        ),
+        "{error}"
+    );
     active.connect(&external(1).initiator_depth(max)).unwrap();
 }
 
@@ -152,7 +219,9 @@ fn open_values_become_the_largest_possible() {
     let (_listener, address) = listener(&passive_channel);
     let active = resolved(&active_channel, address);
     let active_queue_pair = idle_queue_pair(&active);
-    active.connect(&ConnParam::default().initiator_depth(4)).unwrap();
+    active
+        .connect(&ConnParam::default().initiator_depth(4))
+        .unwrap();
     let passive = request(&passive_channel).id;
     let passive_queue_pair = idle_queue_pair(&passive);
     passive.accept(&ConnParam::default()).unwrap();
@@ -160,7 +229,38 @@ fn open_values_become_the_largest_possible() {
     assert_eq!(active_queue_pair.query().max_rd_atomic, 4);
     assert_eq!(passive_queue_pair.query().max_dest_rd_atomic, 4);
     let limits = active.device().unwrap().device().limits;
-    assert_eq!(active_queue_pair.query().max_dest_rd_atomic, limits.max_qp_rd_atom);
+    assert_eq!(
+        active_queue_pair.query().max_dest_rd_atomic,
+        limits.max_qp_rd_atom
+    );
+    assert_eq!(
+        passive_queue_pair.query().max_rd_atomic,
+        limits.max_qp_init_rd_atom
+    );
+}
+
+/// R-PAR-2: accepting less than was offered is what both queue pairs then do.
+#[test]
+fn accepting_less_reaches_both_queue_pairs() {
+    let host = private();
+    let (passive_channel, active_channel) = (channel(&host), channel(&host));
+    let (_listener, address) = listener(&passive_channel);
+    let active = resolved(&active_channel, address);
+    let active_queue_pair = idle_queue_pair(&active);
+    let param = ConnParam::default()
+        .responder_resources(6)
+        .initiator_depth(4);
+    active.connect(&param).unwrap();
+    let passive = request(&passive_channel).id;
+    let passive_queue_pair = idle_queue_pair(&passive);
+    let param = ConnParam::default()
+        .responder_resources(3)
+        .initiator_depth(5);
+    passive.accept(&param).unwrap();
+    expect(&active_channel, "ESTABLISHED");
+    let (active, passive) = (active_queue_pair.query(), passive_queue_pair.query());
+    assert_eq!((passive.max_dest_rd_atomic, passive.max_rd_atomic), (3, 5));
+    assert_eq!((active.max_dest_rd_atomic, active.max_rd_atomic), (5, 3));
 }
 
 /// R-PAR-6: an acceptance may use what the event holds while it holds it; the event is acknowledged after.
@@ -172,7 +272,13 @@ fn accept_inside_the_event() {
     let active = resolved(&active_channel, address);
     active.connect(&external(1).private_data(b"echo")).unwrap();
     let event = expect(&passive_channel, "CONNECT_REQUEST");
-    if let Event::ConnectRequest { id, params, private_data: Some(data), .. } = &event {
+    if let Event::ConnectRequest {
+        id,
+        params,
+        private_data: Some(data),
+        ..
+    } = &event
+    {
         let param = external(2)
             .responder_resources(params.responder_resources)
             .private_data(&data.as_padded()[..4]);
@@ -217,7 +323,16 @@ fn foreign_sources_and_unreachable_destinations_are_errors() {
     let events = channel(&host);
     let id = Identifier::new(&events, PortSpace::TCP).unwrap();
     let error = id.bind_addr("192.0.2.9:0".parse().unwrap()).unwrap_err();
-    assert!(matches!(error, Error::Refused { call: "bind_addr", .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Refused {
+                call: "bind_addr",
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(error.errno(), 99);
     match id.resolve_addr(None, "192.0.2.9:7".parse().unwrap(), LONG) {
         Err(Error::Refused { errno, .. }) => assert!([101, 113].contains(&errno), "{errno}"),
@@ -237,7 +352,10 @@ fn calls_in_the_wrong_state_are_refused_with_a_sentence() {
     let error = id.resolve_route(LONG).unwrap_err();
     assert_eq!(error.errno(), 22, "{error}");
     let error = id.connect(&external(1)).unwrap_err();
-    assert!(matches!(error, Error::NoDevice { call: "connect" }), "{error}");
+    assert!(
+        matches!(error, Error::NoDevice { call: "connect" }),
+        "{error}"
+    );
     let error = id.disconnect().unwrap_err();
     assert_eq!(error.errno(), 22, "{error}");
     let (listener, address) = listener(&events);
@@ -245,12 +363,18 @@ fn calls_in_the_wrong_state_are_refused_with_a_sentence() {
     assert!(error.to_string().contains("LISTEN"), "{error}");
     let active = resolved(&events, address);
     let error = active.connect(&ConnParam::default()).unwrap_err();
-    assert!(matches!(error, Error::NoQueuePair { call: "connect" }), "{error}");
+    assert!(
+        matches!(error, Error::NoQueuePair { call: "connect" }),
+        "{error}"
+    );
     idle_queue_pair(&active);
     let error = active.establish().unwrap_err();
     assert!(matches!(error, Error::QueuePairExists { .. }), "{error}");
     let error = active.reject(RejReason::TIMEOUT, &[]).unwrap_err();
-    assert!(matches!(error, Error::ReasonNotForPrograms(RejReason::TIMEOUT)), "{error}");
+    assert!(
+        matches!(error, Error::ReasonNotForPrograms(RejReason::TIMEOUT)),
+        "{error}"
+    );
     let error = active.next_event().unwrap_err();
     assert!(matches!(error, Error::NotSynchronous { .. }), "{error}");
     let error = active.resolve_route(std::time::Duration::ZERO).unwrap_err();
@@ -263,12 +387,18 @@ fn a_second_queue_pair_and_one_of_another_device_are_refused() {
     let device = pair.active.device().unwrap();
     let cq = oarlock_verbs::CompletionQueue::new(&device, 1).unwrap();
     let init = oarlock_verbs::QpInitAttr::default();
-    let error = pair.active.create_qp(&device.default_pd(), &cq, &cq, init).unwrap_err();
+    let error = pair
+        .active
+        .create_qp(&device.default_pd(), &cq, &cq, init)
+        .unwrap_err();
     assert!(matches!(error, Error::QueuePairExists { .. }), "{error}");
     // A device of another host.
     let other = oarlock_verbs::Context::open(&private(), device.device().index).unwrap();
     pair.passive.destroy_qp();
-    let error = pair.passive.create_qp(&other.default_pd(), &cq, &cq, init).unwrap_err();
+    let error = pair
+        .passive
+        .create_qp(&other.default_pd(), &cq, &cq, init)
+        .unwrap_err();
     assert!(matches!(error, Error::OtherDevice { .. }), "{error}");
 }
 
@@ -308,7 +438,11 @@ fn the_queue_pair_follows_the_connection() {
         .unwrap();
     // The answer to the first connection's end comes first or second.
     loop {
-        let event = pair.active_channel.get_event_timeout(LONG).unwrap().unwrap();
+        let event = pair
+            .active_channel
+            .get_event_timeout(LONG)
+            .unwrap()
+            .unwrap();
         if matches!(event, Event::Rejected { .. }) {
             break;
         }

@@ -1,6 +1,5 @@
 //! Two sides on one private host.
 
-
 use oarlock_rdmacm::{
     ConnParam, Event, EventChannel, Host, Identifier, PaddedData, PeerParam, PortSpace, Qpn,
 };
@@ -26,7 +25,11 @@ pub(crate) fn expect(channel: &EventChannel, name: &str) -> Event {
         .get_event_timeout(LONG)
         .expect("the service answers")
         .unwrap_or_else(|| panic!("no event came, {name} was expected"));
-    assert_eq!(event.name().strip_prefix("RDMA_CM_EVENT_"), Some(name), "{event}");
+    assert_eq!(
+        event.name().strip_prefix("RDMA_CM_EVENT_"),
+        Some(name),
+        "{event}"
+    );
     event
 }
 
@@ -51,15 +54,23 @@ pub(crate) fn listener(channel: &EventChannel) -> (Identifier, SocketAddr) {
     let id = Identifier::new(channel, PortSpace::TCP).expect("an identifier");
     id.bind_addr("127.0.0.1:0".parse().unwrap()).expect("bind");
     id.listen(0).expect("listen");
-    let address = id.local_addr().expect("query").expect("a listener is bound");
+    let address = id
+        .local_addr()
+        .expect("query")
+        .expect("a listener is bound");
     (id, address)
 }
 
 pub(crate) fn idle_queue_pair(id: &Identifier) -> QueuePair {
     let device = id.device().expect("a device");
     let cq = CompletionQueue::new(&device, 4).expect("a completion queue");
-    let init = QpInitAttr { max_send_wr: 2, max_recv_wr: 2, ..QpInitAttr::default() };
-    id.create_qp(&device.default_pd(), &cq, &cq, init).expect("a queue pair")
+    let init = QpInitAttr {
+        max_send_wr: 2,
+        max_recv_wr: 2,
+        ..QpInitAttr::default()
+    };
+    id.create_qp(&device.default_pd(), &cq, &cq, init)
+        .expect("a queue pair")
 }
 
 /// Parameters with a queue pair that exists in name only: for tests in which no data flows.
@@ -88,7 +99,13 @@ pub(crate) struct Request {
 #[track_caller]
 pub(crate) fn request(channel: &EventChannel) -> Request {
     match expect(channel, "CONNECT_REQUEST") {
-        Event::ConnectRequest { id, listen_id, params, private_data, .. } => Request {
+        Event::ConnectRequest {
+            id,
+            listen_id,
+            params,
+            private_data,
+            ..
+        } => Request {
             id,
             listen_id,
             params,

@@ -70,9 +70,9 @@ fn connect(session: &mut Session<'_>) -> Result<(), Failure> {
             }
             Event::RouteResolved { id, .. } => {
                 session.count();
-                session.prepare(at).and_then(|()| {
-                    Ok(id.connect(&session.param(at))?)
-                })
+                session
+                    .prepare(at)
+                    .and_then(|()| Ok(id.connect(&session.param(at))?))
             }
             other => session.note(other).map(drop),
         };

@@ -2,7 +2,9 @@
 
 use super::options::Format;
 use crate::failure::Failure;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs as _, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs as _, UdpSocket,
+};
 
 /// The address of `name`; the first one where a host name has several.
 pub(super) fn resolve(

@@ -68,12 +68,16 @@ impl Outcome {
                 "messages received: {arrived} of {expected}, contents{which} not checked: the peer sends no pattern"
             );
         }
-        format!("messages checked: {arrived} of {expected}, mismatches: {}", self.mismatches)
+        format!(
+            "messages checked: {arrived} of {expected}, mismatches: {}",
+            self.mismatches
+        )
     }
 
     /// Whether a run that ended well also brought everything.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        if self.messages == self.messages_expected && self.mismatches == 0 && self.events_lost == 0 {
+        if self.messages == self.messages_expected && self.mismatches == 0 && self.events_lost == 0
+        {
             return Ok(());
         }
         Err(Failure::Result(format!(

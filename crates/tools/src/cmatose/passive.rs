@@ -65,7 +65,9 @@ fn accept(session: &mut Session<'_>) -> Result<(), Failure> {
             Event::ConnectRequest { id, .. } if requests == total => {
                 id.reject(RejReason::CONSUMER_DEFINED, &[])?;
             }
-            Event::ConnectRequest { id, private_data, .. } => {
+            Event::ConnectRequest {
+                id, private_data, ..
+            } => {
                 session.count();
                 let number = number_in(private_data.as_ref());
                 session.adopt(requests, number.unwrap_or(requests as u32), id.clone());

@@ -73,11 +73,7 @@ impl<'a> Session<'a> {
         events_per_connection: u32,
     ) -> Result<Self, Failure> {
         let host = Host::open()?;
-        let capture = plan
-            .pcap
-            .as_deref()
-            .map(SharedCapture::join)
-            .transpose()?;
+        let capture = plan.pcap.as_deref().map(SharedCapture::join).transpose()?;
         if let Some(capture) = &capture
             && !plan.pcap_data_only
         {
@@ -241,13 +237,17 @@ impl<'a> Session<'a> {
         for at in 0..self.nodes.len() {
             self.post_sends(at, direction)?;
         }
-        self.drive(direction, "messages sent", |node| node.sends_done >= messages)
+        self.drive(direction, "messages sent", |node| {
+            node.sends_done >= messages
+        })
     }
 
     /// Receives every message of every connection.
     pub(super) fn receive_all(&mut self, direction: Direction) -> Result<(), Failure> {
         let messages = self.plan.messages;
-        self.drive(direction, "messages received", |node| node.received >= messages)
+        self.drive(direction, "messages received", |node| {
+            node.received >= messages
+        })
     }
 
     fn post_sends(&mut self, at: usize, direction: Direction) -> Result<(), Failure> {
@@ -259,7 +259,12 @@ impl<'a> Session<'a> {
             && let Some(mut buffer) = node.spare.pop()
         {
             let size = self.plan.size as usize;
-            content::fill(direction, node.number, node.sends_posted, &mut buffer[..size]);
+            content::fill(
+                direction,
+                node.number,
+                node.sends_posted,
+                &mut buffer[..size],
+            );
             let request = if size == 0 {
                 SendRequest::inline(at as u64, &[])
             } else {
@@ -302,7 +307,12 @@ impl<'a> Session<'a> {
             self.completions = completions;
             if taken > 0 {
                 quiet_since = Instant::now();
-                progress.set(self.nodes.iter().map(|node| u64::from(node.received.max(node.sends_done))).sum());
+                progress.set(
+                    self.nodes
+                        .iter()
+                        .map(|node| u64::from(node.received.max(node.sends_done)))
+                        .sum(),
+                );
             } else if quiet_since.elapsed() > self.plan.stall {
                 return Err(self.stalled(what));
             }
@@ -312,7 +322,11 @@ impl<'a> Session<'a> {
 
     /// What the transfers left behind: lost connections first, they explain the rest.
     fn check_trouble(&mut self) -> Result<(), Failure> {
-        let lost = self.nodes.iter().filter(|node| node.connected && node.ended).count();
+        let lost = self
+            .nodes
+            .iter()
+            .filter(|node| node.connected && node.ended)
+            .count();
         if lost > 0 {
             return Err(Failure::Disconnected {
                 lost,
@@ -403,7 +417,12 @@ impl<'a> Session<'a> {
     /// Waits until the end of every connection was reported.
     pub(super) fn wait_for_the_end(&mut self) -> Result<(), Failure> {
         let started = Instant::now();
-        let open = |nodes: &[Node]| nodes.iter().filter(|node| node.connected && !node.ended).count();
+        let open = |nodes: &[Node]| {
+            nodes
+                .iter()
+                .filter(|node| node.connected && !node.ended)
+                .count()
+        };
         let mut progress = Progress::new("disconnected", self.nodes.len() as u64);
         while open(&self.nodes) > 0 {
             let event = self.next_event("disconnections")?;
@@ -428,14 +447,21 @@ impl<'a> Session<'a> {
             Ok(()) if !disconnects_first => self.wait_for_the_end(),
             _ => self.disconnect_all().and_then(|()| self.wait_for_the_end()),
         };
-        let ended = self.nodes.iter().filter(|node| node.connected && node.ended).count() as u32;
+        let ended = self
+            .nodes
+            .iter()
+            .filter(|node| node.connected && node.ended)
+            .count() as u32;
         if result.is_err() && lost_before {
             self.outcome.disconnected = ended;
             self.lines.say(format_args!("disconnected: {ended}"));
         } else if ending.is_ok() {
             self.lines.say("disconnected");
         }
-        self.outcome.events_lost = self.outcome.events_expected.saturating_sub(self.outcome.events);
+        self.outcome.events_lost = self
+            .outcome
+            .events_expected
+            .saturating_sub(self.outcome.events);
         self.lines.say(self.outcome.messages_line());
         match (result, ending) {
             // The loss of the device explains everything else.
@@ -458,7 +484,9 @@ fn number_at(field: &[u8]) -> Option<u32> {
 }
 
 fn window(plan: &Plan) -> u32 {
-    (WINDOW_BYTES / plan.size.max(1)).clamp(1, WINDOW).min(plan.messages)
+    (WINDOW_BYTES / plan.size.max(1))
+        .clamp(1, WINDOW)
+        .min(plan.messages)
 }
 
 #[cfg(test)]

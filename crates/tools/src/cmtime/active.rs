@@ -95,15 +95,20 @@ pub(super) fn run(host: &Host, destination: SocketAddr, load: Load) -> Result<Ti
     let mut idle = group(load.live, load.live.clamp(1, 100));
     if load.live > 0 {
         let service = host::traffic(host)?.pid;
-        let (own_before, service_before) =
-            (memory::resident(std::process::id())?, memory::resident(service)?);
+        let (own_before, service_before) = (
+            memory::resident(std::process::id())?,
+            memory::resident(service)?,
+        );
         idle.set_up(&mut devices)?;
         if let Some(failure) = idle.first_failure {
             return Err(Failure::Result(format!(
                 "the idle connections could not be established: {failure}"
             )));
         }
-        let (own, other) = (memory::resident(std::process::id())?, memory::resident(service)?);
+        let (own, other) = (
+            memory::resident(std::process::id())?,
+            memory::resident(service)?,
+        );
         let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(load.live);
         timing.live = Some(load.live);
         timing.program_bytes_per_connection = Some(each(own_before, own));
@@ -152,7 +157,9 @@ impl Group<'_> {
         self.each_event(2, Step::ResolveAddr, |id| {
             Ok(id.resolve_addr(None, destination, RESOLVE_TIMEOUT)?)
         })?;
-        self.each_event(3, Step::ResolveRoute, |id| Ok(id.resolve_route(RESOLVE_TIMEOUT)?))?;
+        self.each_event(3, Step::ResolveRoute, |id| {
+            Ok(id.resolve_route(RESOLVE_TIMEOUT)?)
+        })?;
         self.each_call(4, |id| devices.idle_queue_pair(id))?;
         let begun = Instant::now();
         let param = ConnParam::default();

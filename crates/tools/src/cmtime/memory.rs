@@ -10,7 +10,9 @@ pub(super) fn resident(pid: u32) -> Result<u64, Failure> {
 }
 
 fn parse(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
@@ -19,7 +21,10 @@ fn parse(status: &str) -> Option<u64> {
 mod tests {
     #[test]
     fn resident_memory_is_read_from_the_status() {
-        assert_eq!(super::parse("Name:\tx\nVmRSS:\t    1234 kB\n"), Some(1_263_616));
+        assert_eq!(
+            super::parse("Name:\tx\nVmRSS:\t    1234 kB\n"),
+            Some(1_263_616)
+        );
         assert_eq!(super::parse("Name:\tkthreadd\n"), None);
         assert!(super::resident(std::process::id()).unwrap() > 0);
     }

@@ -4,7 +4,7 @@ use crate::connections::Devices;
 use crate::failure::Failure;
 use oarlock_hostd::Host;
 use oarlock_rdmacm::{ConnParam, Event, EventChannel, Identifier, PortSpace};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 pub(super) struct Passive {
@@ -35,7 +35,9 @@ impl Passive {
     /// Serves until so many connections have come and gone; for ever without a number.
     pub(super) fn serve(self, total: Option<u32>) -> Result<(), Failure> {
         let mut devices = Devices::default();
-        let mut open = HashSet::new();
+        // By a number of our own; 0 is what an identifier has that was never accepted.
+        let mut open = HashMap::new();
+        let mut accepted = 0;
         let mut gone = 0;
         while total.is_none_or(|total| gone < total) {
             match self.channel.get_event()? {
@@ -44,7 +46,9 @@ impl Passive {
                     // A peer that has given up meanwhile is its own affair; dropping the identifier tidies up.
                     match id.accept(&ConnParam::default()) {
                         Ok(()) => {
-                            open.insert(id);
+                            accepted += 1;
+                            id.set_context(accepted);
+                            open.insert(accepted, id);
                         }
                         Err(error) if error.is_device_fatal() => return Err(error.into()),
                         Err(error) => {
@@ -57,9 +61,7 @@ impl Passive {
                 | Event::Rejected { id, .. }
                 | Event::Unreachable { id, .. }
                 | Event::ConnectError { id, .. } => {
-                    if open.remove(&id) {
-                        gone += 1;
-                    }
+                    gone += u32::from(open.remove(&id.context()).is_some());
                 }
                 _ => {}
             }

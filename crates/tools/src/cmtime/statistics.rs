@@ -121,7 +121,13 @@ mod tests {
     fn percentiles_are_values_that_occurred() {
         let phase = Phase::new("connect", us(&[5, 1, 4, 2, 3]));
         assert_eq!(
-            (phase.n, phase.min_us, phase.median_us, phase.p99_us, phase.max_us),
+            (
+                phase.n,
+                phase.min_us,
+                phase.median_us,
+                phase.p99_us,
+                phase.max_us
+            ),
             (5, 1.0, 3.0, 5.0, 5.0)
         );
         let hundred: Vec<u64> = (1..=100).collect();

@@ -90,7 +90,9 @@ impl Child {
             }
             self.note(line);
         }
-        self.process.wait().map_err(system("waiting for a process"))?;
+        self.process
+            .wait()
+            .map_err(system("waiting for a process"))?;
         Err(self.failed())
     }
 

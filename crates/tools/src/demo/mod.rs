@@ -147,7 +147,12 @@ fn run_both(
     let address = options.address.to_string();
     let mut passive = Child::start(
         "passive",
-        &with(&["-b".to_owned(), address.clone(), "-p".to_owned(), "0".to_owned()]),
+        &with(&[
+            "-b".to_owned(),
+            address.clone(),
+            "-p".to_owned(),
+            "0".to_owned(),
+        ]),
     )?;
     let listening: SocketAddr = passive.wait_listening()?;
     lines.say(format_args!(
@@ -156,7 +161,12 @@ fn run_both(
     ));
     let mut active = Child::start(
         "active",
-        &with(&["-s".to_owned(), address, "-p".to_owned(), listening.port().to_string()]),
+        &with(&[
+            "-s".to_owned(),
+            address,
+            "-p".to_owned(),
+            listening.port().to_string(),
+        ]),
     )?;
     lines.say(format_args!("active side: process {}", active.pid()));
     // Whoever fails first says why; the other one's complaint about it would only hide that.

@@ -240,7 +240,9 @@ impl Connection {
     }
 
     fn has_ended(&self) -> bool {
-        self.lines.iter().any(|line| line.contains("  DREP") || line.contains("  REJ"))
+        self.lines
+            .iter()
+            .any(|line| line.contains("  DREP") || line.contains("  REJ"))
     }
 }
 
@@ -283,7 +285,12 @@ impl fmt::Display for Data {
                 parts.push(format!("{}: {flow}", way.arrow()));
             }
         }
-        write!(f, "{}  A = B  data  {}", stamp(self.first), parts.join("; "))
+        write!(
+            f,
+            "{}  A = B  data  {}",
+            stamp(self.first),
+            parts.join("; ")
+        )
     }
 }
 

@@ -69,12 +69,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 /// The lines of the first connection in a capture.
 pub(crate) fn first_connection(file: &Path) -> Result<Vec<String>, Failure> {
-    read(file)?
-        .connection(1)
-        .ok_or_else(|| Failure::Capture {
-            path: file.to_owned(),
-            problem: "it holds no connection".to_owned(),
-        })
+    read(file)?.connection(1).ok_or_else(|| Failure::Capture {
+        path: file.to_owned(),
+        problem: "it holds no connection".to_owned(),
+    })
 }
 
 fn read(file: &Path) -> Result<Exchanges, Failure> {

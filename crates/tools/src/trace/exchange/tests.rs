@@ -1,7 +1,6 @@
 use super::*;
 use oarlock_wire::{
-    Aeth, Bth, Deth, Drep, Dreq, PacketHeader, QKey, Rej, RejReason, Rep, Req, Rtu,
-    TransactionId,
+    Aeth, Bth, Deth, Drep, Dreq, PacketHeader, QKey, Rej, RejReason, Rep, Req, Rtu, TransactionId,
 };
 
 const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -132,7 +131,11 @@ fn outline(lines: &[String]) -> Vec<String> {
         .skip(1)
         .map(|line| {
             let words: Vec<&str> = line.split_whitespace().skip(1).collect();
-            let again = if line.ends_with("(again)") { " again" } else { "" };
+            let again = if line.ends_with("(again)") {
+                " again"
+            } else {
+                ""
+            };
             format!("{}{again}", words[..4].join(" "))
         })
         .collect()
@@ -156,7 +159,11 @@ fn a_connection_is_told_as_a_ladder_whatever_the_addresses() {
             .map(str::to_owned),
             "{lines:#?}"
         );
-        assert!(lines[1].starts_with("t=0.000000  A > B  REQ"), "{}", lines[1]);
+        assert!(
+            lines[1].starts_with("t=0.000000  A > B  REQ"),
+            "{}",
+            lines[1]
+        );
         assert_eq!(
             lines[5],
             "t=0.000040  A = B  data  A > B: 2 messages in 2 packets, 16 bytes, 0 acknowledgements, 1 repeated packets; \
@@ -189,7 +196,10 @@ fn a_refusal_finds_its_request_by_the_remote_id() {
         }),
     );
     let lines = recorder.exchanges.connection(1).unwrap();
-    assert_eq!(outline(&lines), ["A > B REQ", "A < B REJ"].map(str::to_owned));
+    assert_eq!(
+        outline(&lines),
+        ["A > B REQ", "A < B REJ"].map(str::to_owned)
+    );
 }
 
 #[test]
