@@ -94,3 +94,12 @@ pub fn connect(a: &QueuePair, b: &QueuePair) {
         }
     }
 }
+
+/// From Reset to Init: enough to post receives.
+pub fn init() -> QpAttr {
+    QpAttr {
+        mask: AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+        state: QpState::Init,
+        ..QpAttr::default()
+    }
+}
