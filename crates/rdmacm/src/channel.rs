@@ -273,7 +273,7 @@ impl Channel {
             command::CONNECT_ERROR => Event::ConnectError {
                 id,
                 status,
-                error: None,
+                sentence: None,
                 receipt,
             },
             command::UNREACHABLE => {
@@ -359,7 +359,7 @@ fn response(
             Event::ConnectError {
                 id,
                 status: -error.errno(),
-                error: Some(Box::new(error)),
+                sentence: Some(error.to_string()),
                 receipt,
             }
         }

@@ -80,10 +80,12 @@ pub enum Error {
         status: i32,
     },
     /// Establishing the connection failed on this side.
-    #[error("connecting failed ({})", errno_name(-*.status))]
+    #[error("connecting failed: {}", sentence_or_errno(.sentence.as_deref(), -*.status))]
     ConnectFailed {
         /// Negative errno.
         status: i32,
+        /// What failed, where this library knows.
+        sentence: Option<String>,
     },
     /// The connection ended while something else was awaited.
     #[error("disconnected while waiting for {awaited}")]
@@ -233,7 +235,7 @@ impl Error {
             Self::Unreachable { status }
             | Self::AddressResolution { status }
             | Self::RouteResolution { status }
-            | Self::ConnectFailed { status } => status.wrapping_abs(),
+            | Self::ConnectFailed { status, .. } => status.wrapping_abs(),
             Self::DisconnectedEarly { .. } => libc::ECONNRESET,
             Self::UnexpectedEvent { .. } => libc::EPROTO,
             Self::TimedOut { .. } => libc::ETIMEDOUT,
@@ -272,6 +274,10 @@ impl Error {
 /// The system's text for an errno.
 pub(crate) fn errno_name(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
+}
+
+fn sentence_or_errno(sentence: Option<&str>, errno: i32) -> String {
+    sentence.map_or_else(|| errno_name(errno).to_string(), str::to_owned)
 }
 
 /// What the calls of libibverbs give for such an error.

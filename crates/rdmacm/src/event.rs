@@ -1,6 +1,7 @@
 //! What an event channel reports.
 
 use crate::channel::Channel;
+use crate::error::Error;
 use crate::identifier::{Identifier, Shared};
 use crate::param::{PaddedData, PeerParam};
 use oarlock_wire::RejReason;
@@ -89,7 +90,7 @@ pub enum Event {
         /// Negative errno.
         status: i32,
         /// What failed, where this library knows.
-        error: Option<Box<crate::Error>>,
+        sentence: Option<String>,
         /// Acknowledges when dropped.
         receipt: Receipt,
     },
@@ -256,6 +257,31 @@ impl Event {
             | Self::Other { status, .. } => *status,
             Self::Rejected { reason, .. } => i32::from(reason.0),
             _ => 0,
+        }
+    }
+
+    /// The error that a synchronous call would end with, for events that tell of a failure.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        match self {
+            Self::AddressError { status, .. } => Some(Error::AddressResolution { status: *status }),
+            Self::RouteError { status, .. } => Some(Error::RouteResolution { status: *status }),
+            Self::Unreachable { status, .. } => Some(Error::Unreachable { status: *status }),
+            Self::Rejected {
+                reason,
+                private_data,
+                ..
+            } => Some(Error::Rejected {
+                reason: *reason,
+                private_data: private_data.clone(),
+            }),
+            Self::ConnectError {
+                status, sentence, ..
+            } => Some(Error::ConnectFailed {
+                status: *status,
+                sentence: sentence.clone(),
+            }),
+            _ => None,
         }
     }
 

@@ -111,6 +111,9 @@ impl Awaited {
     /// What the event means for the waiting call; `None`: nothing, wait on.
     fn outcome(self, event: Event) -> Option<Result<()>> {
         let got = event.name();
+        if let Some(error) = event.error() {
+            return Some(Err(error));
+        }
         match (self, event) {
             (Self::AddressResolved, Event::AddressResolved { .. })
             | (Self::RouteResolved, Event::RouteResolved { .. })
@@ -118,26 +121,6 @@ impl Awaited {
             | (Self::Disconnected, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
                 Some(Ok(()))
             }
-            (_, Event::AddressError { status, .. }) => {
-                Some(Err(Error::AddressResolution { status }))
-            }
-            (_, Event::RouteError { status, .. }) => Some(Err(Error::RouteResolution { status })),
-            (_, Event::Unreachable { status, .. }) => Some(Err(Error::Unreachable { status })),
-            (
-                _,
-                Event::Rejected {
-                    reason,
-                    private_data,
-                    ..
-                },
-            ) => Some(Err(Error::Rejected {
-                reason,
-                private_data,
-            })),
-            (_, Event::ConnectError { status, error, .. }) => Some(Err(match error {
-                Some(error) => *error,
-                None => Error::ConnectFailed { status },
-            })),
             (_, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
                 Some(Err(Error::DisconnectedEarly {
                     awaited: self.name(),

@@ -176,6 +176,10 @@ impl<'a> Session<'a> {
         if !ours {
             return Ok(false);
         }
+        if let Some(error) = event.error() {
+            self.fail_to_connect(at, error.into());
+            return Ok(true);
+        }
         match event {
             Event::Established { private_data, .. } => {
                 self.count();
@@ -192,13 +196,6 @@ impl<'a> Session<'a> {
                 node.usable = false;
                 // Answers the peer, and gives the posted buffers back.
                 event.id().disconnect()?;
-            }
-            Event::AddressError { .. }
-            | Event::RouteError { .. }
-            | Event::ConnectError { .. }
-            | Event::Unreachable { .. }
-            | Event::Rejected { .. } => {
-                self.fail_to_connect(at, Failure::Result(event.to_string()));
             }
             Event::DeviceRemoval { .. } => {
                 return Err(Failure::Result("the device was removed".to_owned()));

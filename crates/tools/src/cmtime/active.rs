@@ -40,16 +40,8 @@ impl Step {
             | (Self::ResolveRoute, Event::RouteResolved { .. })
             | (Self::Connect, Event::Established { .. })
             | (Self::Disconnect, Event::Disconnected { .. }) => Some(Ok(())),
-            (
-                _,
-                Event::AddressError { .. }
-                | Event::RouteError { .. }
-                | Event::ConnectError { .. }
-                | Event::Unreachable { .. }
-                | Event::Rejected { .. }
-                | Event::Disconnected { .. },
-            ) => Some(Err(event.to_string())),
-            _ => None,
+            (_, Event::Disconnected { .. }) => Some(Err("disconnected by the peer".to_owned())),
+            _ => event.error().map(|error| Err(error.to_string())),
         }
     }
 

@@ -1,0 +1,276 @@
+//! The commands as programs, on the real port, in a network namespace of their own.
+
+use std::io::Write as _;
+use std::process::{Command, Output};
+
+const OARLOCK: &str = env!("CARGO_BIN_EXE_oarlock");
+
+/// Runs a shell script in a fresh network namespace with loopback up; `None`, and a word about it, where the system allows
+/// none.
+fn inside(script: &str) -> Option<Output> {
+    let namespaces = Command::new("unshare").args(["-Urn", "true"]).output();
+    if !namespaces.is_ok_and(|output| output.status.success()) {
+        // A passing test's own output is swallowed.
+        let _ = std::io::stderr().write_all(b"not run: no unprivileged network namespaces here\n");
+        return None;
+    }
+    let script = format!("set -u; ip link set lo up || exit 99; {script}");
+    // Whatever hangs in there ends as a failure.
+    let output = Command::new("timeout")
+        .args(["120", "unshare", "-Urn", "sh", "-c", &script])
+        .env("OARLOCK", OARLOCK)
+        .env_remove("OARLOCK_HOSTD")
+        .output()
+        .expect("unshare runs");
+    Some(output)
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn assert_status(output: &Output, status: i32) {
+    assert_eq!(
+        output.status.code(),
+        Some(status),
+        "--- out\n{}--- err\n{}",
+        stdout(output),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[track_caller]
+fn assert_line(text: &str, line: &str) {
+    assert!(
+        text.lines().any(|found| found == line),
+        "no line `{line}` in\n{text}"
+    );
+}
+
+/// R-MIG-10: the whole of -m over two real processes; nothing is lost, and nothing of it passes through the service.
+#[test]
+fn demo_connects_exchanges_migrates_and_disconnects() {
+    for address in ["127.0.0.1", "::1"] {
+        let Some(output) = inside(&format!(
+            "$OARLOCK demo -c 20 -C 5 -S 3000 --address {address}"
+        )) else {
+            return;
+        };
+        assert_status(&output, 0);
+        let text = stdout(&output);
+        assert_line(&text, "data packets through the service: 0");
+        assert_eq!(
+            text.lines().last(),
+            Some(
+                "summary: connections=20/20 messages=200/200 migrations=40 events_lost=0 mismatches=0"
+            ),
+            "{text}"
+        );
+    }
+}
+
+/// R-MIG-10: each side says that it migrates, goes on to disconnect on the new channel, and ends as ucmatose does.
+#[test]
+fn cmatose_migrates_before_it_disconnects() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK cmatose -c 5 -C 3 -S 500 -m >$d/server & s=$!; \
+         until grep -q listening $d/server; do sleep 0.01; done; \
+         $OARLOCK cmatose -s 127.0.0.1 -c 5 -C 3 -S 500 -m; c=$?; wait $s; e=$?; cat $d/server; rm -r $d; exit $((c + e))",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    for line in [
+        "migrating to new event channel",
+        "messages checked: 15 of 15, mismatches: 0",
+        "disconnected",
+        "test complete",
+        "return status 0",
+    ] {
+        let times = text.lines().filter(|found| *found == line).count();
+        assert_eq!(times, 2, "`{line}` in\n{text}");
+    }
+}
+
+/// The options of ucmatose that are not in the other tests: bind address, format, port space, type of service, port,
+/// timeout, and no migration without -m.
+#[test]
+fn cmatose_takes_the_options_of_ucmatose() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK cmatose -b ::1 -f ipv6 -P tcp -p 7000 -t 32 -a 16 -C 2 -S 0 >$d/server & s=$!; \
+         until grep -q 'listening on \\[::1\\]:7000' $d/server; do sleep 0.01; done; \
+         $OARLOCK cmatose -s ::1 -b ::1 -f ipv6 -P tcp -p 7000 -t 32 -a 16 -C 2 -S 0; c=$?; \
+         [ $c = 0 ] || kill $s; wait $s; e=$?; rm -r $d; exit $e",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    assert_line(&stdout(&output), "return status 0");
+    assert!(
+        !stdout(&output).contains("migrating"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+/// A client that dies in the middle: the server counts the disconnections and ends with a status; nothing is left.
+#[test]
+fn a_killed_client_is_a_counted_disconnection() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK host --grace 30 >/dev/null & h=$!; until $OARLOCK ps >/dev/null 2>&1; do sleep 0.01; done; \
+         $OARLOCK cmatose -c 7 -C 100000000 -S 1000 >$d/server 2>$d/err & s=$!; \
+         until grep -q listening $d/server; do sleep 0.01; done; \
+         $OARLOCK cmatose -s 127.0.0.1 -c 7 -C 100000000 -S 1000 >$d/client & c=$!; \
+         until grep -q initiating $d/client; do sleep 0.01; done; sleep 0.1; \
+         kill -9 $c; wait $s; e=$?; cat $d/server $d/err; $OARLOCK ps; kill $h; wait $h; rm -r $d; exit $e",
+    ) else {
+        return;
+    };
+    assert_status(&output, 1);
+    let text = stdout(&output);
+    assert_line(&text, "disconnected: 7");
+    assert_line(&text, "return status 1");
+    assert!(
+        text.contains("error: 7 of 7 connections were disconnected"),
+        "{text}"
+    );
+    assert_line(&text, "no identifiers");
+}
+
+/// Every failure is one line with the reason, and the exit status tells failure from wrong usage.
+#[test]
+fn failures_are_one_sentence_and_a_status() {
+    let Some(output) =
+        inside("$OARLOCK ps; echo status $?; $OARLOCK cmatose -s 127.0.0.1; echo status $?")
+    else {
+        return;
+    };
+    let text = stdout(&output);
+    let statuses: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("status"))
+        .collect();
+    assert_eq!(statuses, ["status 1", "status 1"], "{text}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 2, "{said}");
+    assert!(errors[0].contains("no host service"), "{said}");
+    assert!(errors[1].contains("invalid service ID"), "{said}");
+}
+
+#[test]
+fn what_is_not_implemented_is_refused_by_name() {
+    for (arguments, name) in [
+        (&["cmatose", "-P", "ib"][..], "-P ib"),
+        (&["cmatose", "-f", "gid", "-s", "::1"], "-f gid"),
+        (&["trace", "ladder", "x.pcap", "--svg", "y"], "--svg"),
+        (&["cmatose", "--no-such-flag"], "--no-such-flag"),
+        (&["cmtime", "-c", "1"], "--local"),
+        (&["demo", "-c", "0"], "0"),
+    ] {
+        let output = Command::new(OARLOCK).args(arguments).output().unwrap();
+        assert_status(&output, 2);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(name), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn json_is_exactly_one_object_on_standard_output() {
+    let Some(output) = inside(
+        "$OARLOCK demo -c 2 -C 2 -S 10 --json; $OARLOCK cmtime --local -c 3 --concurrency 2 --live 2 --json; $OARLOCK ps --json",
+    ) else {
+        return;
+    };
+    let text = stdout(&output);
+    let objects: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")))
+        .collect();
+    let schemas: Vec<&str> = objects
+        .iter()
+        .map(|object| object["schema"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        schemas,
+        ["oarlock.demo/1", "oarlock.cmtime/1", "oarlock.ps/1"],
+        "{text}"
+    );
+    assert!(objects.iter().all(|object| object["ok"] == true), "{text}");
+    let cmtime = &objects[1];
+    assert_eq!(
+        (&cmtime["asked"], &cmtime["completed"], &cmtime["failed"]),
+        (&3.into(), &3.into(), &0.into())
+    );
+    let names: Vec<&str> = cmtime["phases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|phase| phase["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "create_id",
+            "bind_addr",
+            "resolve_addr",
+            "resolve_route",
+            "create_qp",
+            "connect",
+            "disconnect",
+            "destroy"
+        ]
+    );
+    assert!(cmtime["program_bytes_per_connection"].is_number(), "{text}");
+}
+
+/// The capture of both processes and the service tells the whole exchange.
+#[test]
+fn a_capture_becomes_a_ladder() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK demo -c 2 -C 3 -S 5000 --pcap $d/x.pcap --ladder && $OARLOCK trace ladder $d/x.pcap; \
+         e=$?; rm -r $d; exit $e",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    for message in [
+        "A > B  REQ",
+        "A < B  REP",
+        "A > B  RTU",
+        "A < B  DREQ",
+        "A > B  DREP",
+    ] {
+        // Once by --ladder, twice by the command.
+        let times = text.lines().filter(|line| line.contains(message)).count();
+        assert_eq!(times, 3, "{message} in\n{text}");
+    }
+    let data = text.lines().filter(|line| {
+        line.contains("A > B: 3 messages in")
+            && line.contains("A < B: 3 messages in")
+            && line.contains("15000 bytes")
+    });
+    assert_eq!(data.count(), 3, "{text}");
+}
+
+#[test]
+fn every_command_explains_itself_with_examples() {
+    for command in ["demo", "cmatose", "cmtime", "ps", "host"] {
+        let output = Command::new(OARLOCK)
+            .args([command, "--help"])
+            .output()
+            .unwrap();
+        assert_status(&output, 0);
+        let text = stdout(&output);
+        assert!(
+            text.contains("Examples:") && text.contains(&format!("oarlock {command}")),
+            "{text}"
+        );
+    }
+}
