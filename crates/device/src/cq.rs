@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_transport::Completion;
 use oarlock_wire::Qpn;
@@ -13,6 +13,7 @@ use oarlock_wire::Qpn;
 use crate::context::Context;
 use crate::error::Error;
 use crate::event::AsyncEvent;
+use crate::lead::Leading;
 use crate::locks::lock;
 use crate::qp::QpShared;
 use crate::queue::EventQueue;
@@ -79,6 +80,8 @@ struct State {
     ring: VecDeque<Cqe>,
     armed: Option<Notify>,
     waiters: usize,
+    /// The leader waits for this queue.
+    has_leader: bool,
     overrun: bool,
     closed: bool,
 }
@@ -130,6 +133,7 @@ impl Cq {
                 ring: VecDeque::with_capacity(capacity.min(INITIAL_RING) as usize),
                 armed: None,
                 waiters: 0,
+                has_leader: false,
                 overrun: false,
                 closed: false,
             }),
@@ -197,6 +201,9 @@ impl Cq {
     /// That is what it is for.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let core = self.shared.context.endpoint().core();
+        if let Some(leading) = core.try_lead() {
+            return self.shared.sleep_leading(&leading, timeout);
+        }
         // Somebody must receive while we sleep.
         core.cq_armed();
         let waited = self.shared.sleep(timeout);
@@ -297,6 +304,9 @@ impl CqShared {
         if state.waiters > 0 {
             self.filled.notify_one();
         }
+        if state.has_leader {
+            core.lead().wake();
+        }
         if wanted {
             state.armed = None;
             core.cq_disarmed();
@@ -323,7 +333,7 @@ impl CqShared {
             return Ok(());
         }
         // Looked at with the state locked: who sets it later wakes us (`wake_waiters`).
-        if self.context.endpoint().is_gone() {
+        if self.context.endpoint().core().is_over() {
             return Err(Error::DeviceFatal);
         }
         state.waiters += 1;
@@ -341,9 +351,40 @@ impl CqShared {
         Ok(())
     }
 
+    /// Receives on this thread until something is in the ring or `timeout` has passed.
+    fn sleep_leading(&self, leading: &Leading<'_>, timeout: Option<Duration>) -> Result<(), Error> {
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        let core = self.context.endpoint().core();
+        loop {
+            {
+                let mut state = lock(&self.state);
+                if !state.ring.is_empty() || state.overrun {
+                    return Ok(());
+                }
+                // The port is no longer ours; the flushed completions are still to come, and the
+                // next call waits for them.
+                if core.is_gone() {
+                    return Ok(());
+                }
+                state.has_leader = true;
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let slept = leading.sleep(left);
+            lock(&self.state).has_leader = false;
+            if slept? {
+                core.progress();
+            } else if left == Some(Duration::ZERO) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Ends every [`Cq::wait`].
     pub(crate) fn wake_waiters(&self) {
         let state = lock(&self.state);
+        if state.has_leader {
+            self.context.endpoint().core().lead().wake();
+        }
         if state.waiters > 0 {
             self.filled.notify_all();
         }

@@ -5,12 +5,13 @@
 //! Any thread that calls in: a send leaves from the poster's thread, packets that have arrived are
 //! handled by the thread that polls a completion queue, if no other is at it. The engine thread is
 //! the fallback: it sleeps on the port, the next deadline and the service's life, and does what
-//! nobody else has done.
+//! nobody else has done. A thread that waits for completions sleeps on the port in its place
+//! (`lead.rs`).
 //!
 //! # Lock order
 //! A thread takes these in this order only, and may leave any of them out:
 //!
-//! 1. `attaching`, then `capture`
+//! 1. `attaching`, then `capture`; the lead
 //! 2. `receiver`: one thread at a time takes packets off the port
 //! 3. a queue pair's `inner` (never two at once)
 //! 4. the port (shared, except to open and close it); a table of queue pairs or regions (shared,
@@ -40,6 +41,7 @@ use crate::cq::CqShared;
 use crate::engine;
 use crate::error::Error;
 use crate::event::AsyncEvent;
+use crate::lead::{Lead, Leading};
 use crate::locks::{lock, read, try_lock, write};
 use crate::qp::{QpInner, QpShared};
 use crate::qpn::{QpnTable, slot_of};
@@ -83,6 +85,8 @@ pub(crate) struct Core {
     /// Where packets are recorded, for the port to come as well.
     capture: Mutex<Option<Capture>>,
     gone: AtomicBool,
+    /// The service is gone and every queue pair has been flushed: no completion will come.
+    is_over: AtomicBool,
     qps: QpnTable,
     receiver: Mutex<Receiver>,
     timers: Timers,
@@ -96,6 +100,7 @@ pub(crate) struct Core {
     /// Completion queues that are armed: somebody sleeps, and the engine must not stand back.
     armed: AtomicUsize,
     standing_back: AtomicBool,
+    lead: Lead,
     start: Instant,
     counters: Counters,
 }
@@ -119,6 +124,7 @@ impl Endpoint {
             port: RwLock::new(None),
             capture: Mutex::new(None),
             gone: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             qps: QpnTable::new(),
             receiver: Mutex::new(Receiver {
                 batch: Batch::default(),
@@ -133,6 +139,7 @@ impl Endpoint {
             polls: AtomicU32::new(0),
             armed: AtomicUsize::new(0),
             standing_back: AtomicBool::new(false),
+            lead: Lead::new()?,
             start: Instant::now(),
             counters: Counters::default(),
         };
@@ -220,7 +227,11 @@ impl Core {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -452,7 +463,9 @@ impl Core {
     pub(crate) fn device_fatal(self: &Arc<Self>) {
         {
             let _attaching = lock(&self.attaching);
-            self.gone.store(true, Ordering::Release);
+            self.gone.store(true, Ordering::SeqCst);
+            // A leader holds the port open.
+            self.lead.dismiss();
             *write(&self.port) = None;
         }
         tracing::error!("device fatal: the host service is gone");
@@ -460,6 +473,7 @@ impl Core {
             let overruns = self.fail_qp(&qp);
             self.fail_overrun(overruns);
         }
+        self.is_over.store(true, Ordering::SeqCst);
         let contexts: Vec<_> = lock(&self.contexts)
             .iter()
             .filter_map(Weak::upgrade)
@@ -484,8 +498,30 @@ impl Core {
         std::mem::take(&mut *lock(&self.engine_calls))
     }
 
+    /// The calling thread sleeps on the port from now on, if no other does and nobody else counts
+    /// on the engine.
+    pub(crate) fn try_lead(&self) -> Option<Leading<'_>> {
+        if self.armed.load(Ordering::SeqCst) > 0 || self.is_gone() {
+            return None;
+        }
+        let port = read(&self.port).as_ref().map(Arc::clone)?;
+        self.lead.try_begin(self, port)
+    }
+
+    pub(crate) fn lead(&self) -> &Lead {
+        &self.lead
+    }
+
+    /// Whether somebody sleeps who counts on the engine.
+    pub(crate) fn has_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) > 0
+    }
+
     pub(crate) fn cq_armed(&self) {
         self.armed.fetch_add(1, Ordering::SeqCst);
+        if self.lead.end_if_idle() {
+            self.wake_engine();
+        }
         if self.standing_back.swap(false, Ordering::SeqCst) {
             self.wake_engine();
         }

@@ -7,7 +7,7 @@
 //!
 //! While the program polls busily, and nobody sleeps on a completion channel, the engine leaves
 //! the port alone for [`STAND_BACK`] at a time: otherwise every packet would wake it only to find
-//! the work done.
+//! the work done. While a thread waits for completions (`lead.rs`), it leaves the port to that one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,9 +51,15 @@ fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
             call();
         }
         core.fire_timers();
-        let stand_back = core.may_stand_back();
+        let part = if core.lead().is_led() {
+            Part::Led
+        } else if core.may_stand_back() {
+            Part::StandBack
+        } else {
+            Part::Receive
+        };
         let deadline = core.timers().fall_asleep();
-        let woken = sleep(core, port, gone, deadline, stand_back);
+        let woken = sleep(core, port, gone, deadline, part);
         core.timers().wake_up();
         core.resume();
         core.counters().engine_wakeups.add(1);
@@ -61,6 +67,9 @@ fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
             Ok(woken) => {
                 if woken.service_gone {
                     return Ended::ServiceGone;
+                }
+                if woken.lead_lapsed {
+                    core.lead().lapsed();
                 }
                 if woken.port_readable {
                     core.progress();
@@ -75,9 +84,21 @@ fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
     }
 }
 
+/// What the engine does about the port while it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It receives.
+    Receive,
+    /// The program polls: nothing, for a moment.
+    StandBack,
+    /// A waiting thread sleeps on the port: nothing, until it stops doing so.
+    Led,
+}
+
 struct Woken {
     port_readable: bool,
     service_gone: bool,
+    lead_lapsed: bool,
 }
 
 fn sleep(
@@ -85,25 +106,27 @@ fn sleep(
     port: &Port,
     gone: Option<BorrowedFd<'_>>,
     deadline: Option<Time>,
-    stand_back: bool,
+    part: Part,
 ) -> io::Result<Woken> {
     let now = core.now();
-    let deadline = if stand_back {
-        earliest(deadline, Some(now + STAND_BACK))
-    } else {
-        deadline
+    let deadline = match part {
+        Part::StandBack => earliest(deadline, Some(now + STAND_BACK)),
+        Part::Receive | Part::Led => deadline,
     };
     let wake = core.wake_fd().as_fd();
-    let port_events = if stand_back {
-        PollFlags::empty()
-    } else {
-        PollFlags::IN
+    let on = |wanted| {
+        if wanted {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        }
     };
     // One more entry stands in for a missing service descriptor.
     let mut fds = [
         PollFd::from_borrowed_fd(wake, PollFlags::IN),
-        PollFd::from_borrowed_fd(port.as_fd(), port_events),
+        PollFd::from_borrowed_fd(port.as_fd(), on(part == Part::Receive)),
         PollFd::from_borrowed_fd(gone.unwrap_or(wake), PollFlags::IN),
+        PollFd::from_borrowed_fd(core.lead().lapse_fd().as_fd(), on(part == Part::Led)),
     ];
     wait_readable(&mut fds, deadline.map(|deadline| deadline - now))?;
     let ready = fds.each_ref().map(|fd| !fd.revents().is_empty());
@@ -114,6 +137,7 @@ fn sleep(
     Ok(Woken {
         port_readable: ready[1],
         service_gone: gone.is_some() && ready[2],
+        lead_lapsed: ready[3],
     })
 }
 

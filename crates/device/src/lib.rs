@@ -35,6 +35,7 @@ mod endpoint;
 mod engine;
 mod error;
 mod event;
+mod lead;
 mod locks;
 mod mr;
 mod pd;

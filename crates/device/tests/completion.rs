@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_device::{AsyncEvent, CompChannel, Cq, Error, Notify, Qp, QpInit};
+use oarlock_device::{AsyncEvent, CompChannel, Cq, Cqe, Error, Notify, Qp, QpInit};
 use oarlock_transport::{QpState, SendData, SendWr, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{Side, collect, connect, eventually, pair, recv, whole};
@@ -241,4 +241,63 @@ fn many_threads_poll_one_queue_and_each_completion_is_seen_once() {
     seen.sort_by_key(|(qpn, wr_id)| (qpn.get(), *wr_id));
     seen.dedup();
     assert_eq!(seen.len(), total);
+}
+
+/// Sleeping on the port, on a condition variable and on a channel at the same time; whoever leads
+/// leaves in between, and nobody misses a message.
+#[test]
+fn waiters_of_every_kind_are_woken() {
+    const ROUNDS: u64 = 200;
+    let (a, b) = pair();
+    let channel = CompChannel::new(&b.context).expect("channel");
+    let lanes: Vec<_> = (0..3)
+        .map(|lane| {
+            let on = (lane == 2).then_some(&channel);
+            let cq = Arc::new(Cq::new(&b.context, 64, on, 0).expect("cq"));
+            let receiver = Qp::new(&b.pd, &cq, &cq, QpInit::default()).expect("qp");
+            let own = Arc::new(Cq::new(&a.context, 64, None, 0).expect("cq"));
+            let sender = Qp::new(&a.pd, &own, &own, QpInit::default()).expect("qp");
+            connect((&a, &sender), (&b, &receiver));
+            (sender, receiver)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for (sender, receiver) in &lanes {
+            for wr_id in 0..8 {
+                recv(receiver, wr_id, &[]);
+            }
+            scope.spawn(|| {
+                for wr_id in 0..ROUNDS {
+                    support::send(sender, wr_id, &[]);
+                    collect(sender.send_cq(), 1);
+                }
+            });
+            scope.spawn(|| {
+                let cq = receiver.recv_cq();
+                for wr_id in 0..ROUNDS {
+                    let cqe = match cq.channel() {
+                        None => collect(cq, 1).remove(0),
+                        Some(channel) => wait_on(channel, cq),
+                    };
+                    assert_eq!(cqe.completion.wr_id, wr_id);
+                    recv(receiver, wr_id + 8, &[]);
+                }
+            });
+        }
+    });
+}
+
+/// Arm, poll, sleep on the channel.
+fn wait_on(channel: &CompChannel, cq: &Cq) -> Cqe {
+    let mut one = [None];
+    loop {
+        cq.req_notify(Notify::Any).expect("arm");
+        if cq.poll(&mut one).expect("poll") == 1
+            && let Some(cqe) = one[0].take()
+        {
+            return cqe;
+        }
+        let event = channel.event(Some(Duration::from_secs(30))).expect("wait");
+        assert!(event.is_some(), "a completion without its event");
+    }
 }
