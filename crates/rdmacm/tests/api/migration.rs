@@ -60,6 +60,7 @@ fn migrating_waits_for_delivered_events_and_nothing_else() {
     let id = Identifier::new(&old, PortSpace::TCP).unwrap();
     id.resolve_addr(None, address, LONG).unwrap();
     let held = expect(&old, "ADDR_RESOLVED");
+    let before = channel_of(&host, &id);
     let (done, finished) = pipe();
     let migrating = {
         let (id, new) = (id.clone(), new.clone());
@@ -68,20 +69,15 @@ fn migrating_waits_for_delivered_events_and_nothing_else() {
             done.send(()).unwrap();
         })
     };
-    // Commands find the identifier wherever it is; this one's event shows that it has moved.
-    id.resolve_route(LONG).unwrap();
-    loop {
-        if let Some(event) = old.try_event().unwrap() {
-            // The event was faster than the move: say something again on the new side.
-            event.ack();
-            break;
-        }
-        if let Some(event) = new.try_event().unwrap() {
-            event.ack();
-            break;
-        }
+    // The service shows that it has moved; its events come out of the new channel.
+    while channel_of(&host, &id) == before {
         std::thread::yield_now();
     }
+    id.resolve_route(LONG).unwrap();
+    expect(&new, "ROUTE_RESOLVED").ack();
+    assert_empty(&old);
+    // A migration that does not wait has long said so.
+    std::thread::sleep(std::time::Duration::from_millis(20));
     assert!(finished.try_recv().is_err(), "an event is still held");
     held.ack();
     finished
@@ -348,6 +344,7 @@ fn closing_waits_for_delivered_events() {
     while pair.host.ps().unwrap().ids.len() > 1 {
         std::thread::yield_now();
     }
+    std::thread::sleep(std::time::Duration::from_millis(20));
     assert!(
         finished.try_recv().is_err(),
         "destroyed, and an event is still held"

@@ -156,3 +156,13 @@ pub(crate) fn assert_empty(channel: &EventChannel) {
     let event = channel.try_event().expect("the service answers");
     assert!(event.is_none(), "{}", event.unwrap());
 }
+
+/// The channel that the service has the identifier on, known by its local address.
+pub(crate) fn channel_of(host: &Host, id: &Identifier) -> u64 {
+    let local = id.local_addr().expect("query");
+    let ids = host.ps().expect("ps").ids;
+    let found = ids
+        .iter()
+        .find(|info| info.local == local && info.remote.is_some());
+    found.expect("the identifier is listed").channel
+}
