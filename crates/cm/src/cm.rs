@@ -11,7 +11,9 @@ use oarlock_wire::units::{
     AddressVector, CommId, Gid, IbTimeout, Psn, Qpn, RejReason, ServiceId, TransactionId,
 };
 
-use crate::conn::{Base, Conn, Cx, Outcome, Role, State, active, cm_wait, passive, teardown};
+use crate::conn::{
+    Address, Base, Conn, Cx, Outcome, Role, State, active, cm_wait, passive, teardown,
+};
 use crate::index::{Index, Slot};
 use crate::output::Output;
 use crate::random::Random;
@@ -57,7 +59,8 @@ pub struct Cm {
     timers: Timers,
     /// The first half of our transaction ids.
     tid_prefix: u32,
-    next_comm_id: u32,
+    #[cfg(test)]
+    forced_comm_id: Option<CommId>,
     out: Output,
 }
 
@@ -75,7 +78,8 @@ impl Cm {
         Self {
             index: Index::new(&mut random),
             tid_prefix: random.wire_u32(),
-            next_comm_id: random.wire_u32(),
+            #[cfg(test)]
+            forced_comm_id: None,
             config,
             random,
             conns: Vec::new(),
@@ -98,7 +102,8 @@ impl Cm {
     }
 
     /// Names the GIDs of this host. A REQ whose primary path leads to another GID than one of these, or the one it arrived
-    /// at, is rejected (invalid GID). Without this call only the GID that the REQ arrived at is accepted.
+    /// at, is rejected (invalid GID). Without this call only the GID that the REQ arrived at is accepted. The path's other
+    /// end must be where the REQ came from.
     pub fn set_local_gids(&mut self, gids: impl IntoIterator<Item = Gid>) {
         self.local_gids = gids.into_iter().collect();
     }
@@ -423,11 +428,15 @@ impl Cm {
         id
     }
 
-    /// Counts on from a random start, past the ids in use and past 0, which in messages means "none".
+    /// A comm id that no live connection has, and not 0, which in messages means "none". It is random: who was told one
+    /// comm id, or many, cannot name the connections of others.
     fn fresh_comm_id(&mut self) -> CommId {
+        #[cfg(test)]
+        if let Some(id) = self.forced_comm_id.take() {
+            return id;
+        }
         loop {
-            self.next_comm_id = self.next_comm_id.wrapping_add(1);
-            let id = CommId(self.next_comm_id);
+            let id = CommId(self.random.wire_u32());
             if id.0 != 0 && self.index.local_id(id).is_none() {
                 return id;
             }
@@ -470,11 +479,12 @@ impl Cm {
 
         let peer = conn.state.indexed_peer();
         if peer != conn.indexed {
+            let address = Address::of_peer(&conn.base.av);
             if let Some(old) = conn.indexed.take() {
-                self.index.remove_peer(&old);
+                self.index.remove_peer(&old, address);
             }
             if let Some(new) = &peer {
-                self.index.insert_peer(new, slot);
+                self.index.insert_peer(new, address, slot);
             }
             conn.indexed = peer;
         }
@@ -489,26 +499,10 @@ impl Cm {
         Some(result)
     }
 
-    /// Makes `id` the comm id of the next connection, if it is free.
+    /// Makes `id` the comm id of the next connection.
     #[cfg(test)]
     pub(crate) fn set_next_comm_id(&mut self, id: CommId) {
-        self.next_comm_id = id.0.wrapping_sub(1);
-    }
-
-    /// The connection that was made last.
-    #[cfg(test)]
-    pub(crate) fn newest(&self) -> ConnId {
-        let conns = self.conns.iter().filter_map(|entry| entry.conn.as_ref());
-        conns
-            .max_by_key(|conn| {
-                conn.base
-                    .local_comm_id
-                    .0
-                    .wrapping_sub(self.next_comm_id.wrapping_add(1))
-            })
-            .expect("a connection exists")
-            .base
-            .id
+        self.forced_comm_id = Some(id);
     }
 
     /// Entries of the index, armed timers: for tests of leaks.

@@ -85,6 +85,8 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The comm ids name no connection (or not one that this message can be for).
     UnknownCommId => "dropped_unknown_comm_id",
+    /// The comm ids name a connection whose peer has another address than the sender.
+    ForeignAddress => "dropped_foreign_address",
     /// The message has no meaning in the connection's state; usually a late duplicate.
     UnexpectedInState => "dropped_unexpected_in_state",
     /// The same message came before and is being dealt with.

@@ -1,14 +1,17 @@
 //! Finding a connection: by our comm id, by the peer's, by the peer's queue pair.
 //!
-//! The last two are keyed by what a peer writes, so the hash is keyed with secret bits: a peer cannot choose keys that
-//! collide. (The standard library's keyed hasher would take its key from the system, which this crate never asks.)
+//! The last two are keyed by what a peer writes and by the address it writes from: a REQ that names the comm id, the queue
+//! pair and the GUID of somebody else neither meets that other's connection nor stands in its way.
+//!
+//! As a peer writes the keys, the hash is keyed with secret bits: a peer cannot choose keys that collide. (The standard
+//! library's keyed hasher would take its key from the system, which this crate never asks.)
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
 use oarlock_wire::units::{CommId, Guid, Qpn};
 
-use crate::conn::Peer;
+use crate::conn::{Address, Peer};
 use crate::random::Random;
 
 /// The place of a connection in the connection table.
@@ -16,8 +19,8 @@ pub(crate) type Slot = u32;
 
 pub(crate) struct Index {
     by_local_id: HashMap<CommId, Slot, Keyed>,
-    by_remote_id: HashMap<(CommId, Guid), Slot, Keyed>,
-    by_remote_qpn: HashMap<(Qpn, Guid), Slot, Keyed>,
+    by_remote_id: HashMap<(CommId, Guid, Address), Slot, Keyed>,
+    by_remote_qpn: HashMap<(Qpn, Guid, Address), Slot, Keyed>,
 }
 
 impl Index {
@@ -37,12 +40,12 @@ impl Index {
         self.by_local_id.get(&id).copied()
     }
 
-    pub(crate) fn remote_id(&self, id: CommId, ca_guid: Guid) -> Option<Slot> {
-        self.by_remote_id.get(&(id, ca_guid)).copied()
+    pub(crate) fn remote_id(&self, id: CommId, ca_guid: Guid, from: Address) -> Option<Slot> {
+        self.by_remote_id.get(&(id, ca_guid, from)).copied()
     }
 
-    pub(crate) fn remote_qpn(&self, qpn: Qpn, ca_guid: Guid) -> Option<Slot> {
-        self.by_remote_qpn.get(&(qpn, ca_guid)).copied()
+    pub(crate) fn remote_qpn(&self, qpn: Qpn, ca_guid: Guid, from: Address) -> Option<Slot> {
+        self.by_remote_qpn.get(&(qpn, ca_guid, from)).copied()
     }
 
     pub(crate) fn insert_local_id(&mut self, id: CommId, slot: Slot) {
@@ -53,14 +56,16 @@ impl Index {
         self.by_local_id.remove(&id);
     }
 
-    pub(crate) fn insert_peer(&mut self, peer: &Peer, slot: Slot) {
-        self.by_remote_id.insert((peer.comm_id, peer.ca_guid), slot);
-        self.by_remote_qpn.insert((peer.qpn, peer.ca_guid), slot);
+    pub(crate) fn insert_peer(&mut self, peer: &Peer, at: Address, slot: Slot) {
+        self.by_remote_id
+            .insert((peer.comm_id, peer.ca_guid, at), slot);
+        self.by_remote_qpn
+            .insert((peer.qpn, peer.ca_guid, at), slot);
     }
 
-    pub(crate) fn remove_peer(&mut self, peer: &Peer) {
-        self.by_remote_id.remove(&(peer.comm_id, peer.ca_guid));
-        self.by_remote_qpn.remove(&(peer.qpn, peer.ca_guid));
+    pub(crate) fn remove_peer(&mut self, peer: &Peer, at: Address) {
+        self.by_remote_id.remove(&(peer.comm_id, peer.ca_guid, at));
+        self.by_remote_qpn.remove(&(peer.qpn, peer.ca_guid, at));
     }
 
     /// Entries of the three maps, for tests of leaks.

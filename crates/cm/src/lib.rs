@@ -32,11 +32,19 @@
 //!
 //! A connection lives until [`Cm::destroy`], whatever happens to it: one that was rejected or timed out rests in IDLE.
 //!
+//! # Who is heard
+//!
+//! A connection hears only the address that it began with: the one that its REQ went to or came from. Whatever names its
+//! comm ids and comes from elsewhere is dropped and counted ([`DropReason::ForeignAddress`]). A REQ or REP makes an older
+//! connection of the same queue pair stale only if it comes from that connection's peer, and comm ids are random, so that
+//! they tell nothing about those of others. Whoever can send with the peer's address *and* has seen the comm ids is the
+//! peer, as far as this protocol can know: it authenticates nobody.
+//!
 //! # Limits
 //!
 //! A peer can grow the number of half-open connections ([`Config::max_half_open`]) and of connections
 //! ([`Config::max_connections`]). Beyond the limit a REQ is dropped and counted; the peer repeats it. Nothing else that a
-//! peer sends is stored.
+//! peer sends is stored, and no wait that it asks for is longer than [`Config::longest_wait`].
 //!
 //! # What it never does
 //!

@@ -134,6 +134,36 @@ pub const DEVIATIONS: &[Deviation] = &[
         "the answer was lost, and the peer would ask for more than a minute",
     ),
     row(
+        "messages from other addresses",
+        "finds a connection by its comm ids, wherever the message comes from, and takes a request with the GUID and queue pair of another host for the end of that host's connection",
+        "a connection hears only its peer's address",
+        "everybody who can send a datagram could end the connections of others",
+    ),
+    row(
+        "requests whose path leads elsewhere",
+        "accepts a request whose primary path ends at another address than it came from",
+        "it is rejected for reason 12 (invalid GID)",
+        "data would be sent to somebody who never asked for it",
+    ),
+    row(
+        "requests for a larger path MTU than the link's",
+        "leaves it to the queue pair",
+        "they are rejected for reason 26 (invalid path MTU)",
+        "the connection could only fail later, when the queue pair is modified",
+    ),
+    row(
+        "waits that a peer asks for",
+        "waits as long as the peer's message says, up to 2 h 20 min, sixteen times",
+        "no such wait is longer than 70 s, unless configured otherwise",
+        "a request whose sender is never heard of again would occupy the host for more than a day",
+    ),
+    row(
+        "limits",
+        "is limited by memory (ENOMEM)",
+        "identifiers, channels, waiting events and connections have configured limits, which answer ENOMEM and name the number",
+        "one program must not take the memory of the service for all",
+    ),
+    row(
         "port spaces",
         "knows TCP, UDP, IPOIB and IB",
         "CREATE_ID answers ENOSYS to UDP, IPOIB and IB",

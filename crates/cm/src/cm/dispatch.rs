@@ -1,11 +1,11 @@
-//! Where a message goes: to the connection its comm ids name, or to nobody.
+//! Where a message goes: to the connection that its comm ids name, if it comes from that connection's peer, or to nobody.
 
 use oarlock_wire::Time;
 use oarlock_wire::cm::{CmMessage, Drep, Dreq, MessageKind, Mra, Rej, Rep, Req};
 use oarlock_wire::units::{AddressVector, CommId, Gid, Guid, IbTimeout, RejReason, TransactionId};
 
 use super::{Cm, UNKNOWN_QPN, claimed_wait};
-use crate::conn::{Base, Cx, Peer, Role, State, active, passive, teardown};
+use crate::conn::{Address, Base, Conn, Cx, Peer, Role, State, active, passive, teardown};
 use crate::index::Slot;
 use crate::{DropReason, Event, MessageName};
 
@@ -28,58 +28,93 @@ impl Cm {
         match message {
             CmMessage::Req(req) => self.on_req(now, av, tid, Box::new(req)),
             CmMessage::Rep(rep) => self.on_rep(now, av, tid, Box::new(rep)),
-            CmMessage::Rej(rej) => self.on_rej(now, Box::new(rej)),
-            CmMessage::Mra(mra) => self.on_mra(now, Box::new(mra)),
+            CmMessage::Rej(rej) => self.on_rej(now, av, Box::new(rej)),
+            CmMessage::Mra(mra) => self.on_mra(now, av, Box::new(mra)),
             CmMessage::Rtu(rtu) => {
-                let slot = self.by_both_ids(local, remote);
-                self.hand(now, slot, |state, cx| passive::on_rtu(state, &rtu, cx));
+                let addressee = self.by_both_ids(av, local, remote);
+                self.hand(now, addressee, |state, cx| passive::on_rtu(state, &rtu, cx));
             }
-            CmMessage::Dreq(dreq) => match self.by_both_ids(local, remote) {
-                Some(slot) => self.hand(now, Some(slot), |state, cx| {
+            CmMessage::Dreq(dreq) => match self.by_both_ids(av, local, remote) {
+                Addressee::Nobody => self.answer_unknown_dreq(av, tid, &dreq),
+                addressee => self.hand(now, addressee, |state, cx| {
                     teardown::on_dreq(state, &dreq, tid, cx)
                 }),
-                None => self.answer_unknown_dreq(av, tid, &dreq),
             },
             CmMessage::Drep(drep) => {
-                let slot = self.by_both_ids(local, remote);
-                self.hand(now, slot, |state, cx| teardown::on_drep(state, &drep, cx));
+                let addressee = self.by_both_ids(av, local, remote);
+                self.hand(now, addressee, |state, cx| {
+                    teardown::on_drep(state, &drep, cx)
+                });
             }
             _ => self.out.drop_message(DropReason::Unsupported),
         }
     }
 
     /// A connection that has not heard from its peer yet, by our comm id alone.
-    fn awaiting_first_answer(&self, local: CommId) -> Option<Slot> {
-        self.index.local_id(local).filter(|slot| {
-            self.at(*slot)
-                .is_some_and(|conn| conn.state.peer().is_none())
-        })
+    fn awaiting_first_answer(&self, av: &AddressVector, local: CommId) -> Addressee {
+        self.addressee(av, local, |conn| conn.state.peer().is_none())
     }
 
     /// A connection by both comm ids.
-    fn by_both_ids(&self, local: CommId, remote: CommId) -> Option<Slot> {
-        self.index.local_id(local).filter(|slot| {
-            self.at(*slot)
-                .and_then(|conn| conn.state.peer())
-                .is_some_and(|peer| peer.comm_id == remote)
+    fn by_both_ids(&self, av: &AddressVector, local: CommId, remote: CommId) -> Addressee {
+        self.addressee(av, local, |conn| {
+            conn.state.peer().is_some_and(|peer| peer.comm_id == remote)
         })
     }
 
-    /// Hands a message to its connection, or counts that there is none.
-    fn hand(&mut self, now: Time, slot: Option<Slot>, f: impl FnOnce(State, &mut Cx<'_>) -> State) {
-        match slot {
-            Some(slot) => {
+    /// The connection that has our comm id `local`, if it `fits` and the message comes from its peer's address.
+    fn addressee(
+        &self,
+        av: &AddressVector,
+        local: CommId,
+        fits: impl FnOnce(&Conn) -> bool,
+    ) -> Addressee {
+        let found = self
+            .index
+            .local_id(local)
+            .and_then(|slot| Some((slot, self.at(slot)?)));
+        match found {
+            Some((slot, conn)) if fits(conn) => {
+                if Address::of_peer(&conn.base.av) == Address::of_peer(av) {
+                    Addressee::Connection(slot)
+                } else {
+                    Addressee::NotForStrangers
+                }
+            }
+            _ => Addressee::Nobody,
+        }
+    }
+
+    /// Hands a message to its connection, or counts why not.
+    fn hand(
+        &mut self,
+        now: Time,
+        addressee: Addressee,
+        f: impl FnOnce(State, &mut Cx<'_>) -> State,
+    ) {
+        match addressee {
+            Addressee::Connection(slot) => {
                 self.step(now, slot, |state, cx| (f(state, cx), ()));
             }
-            None => self.out.drop_message(DropReason::UnknownCommId),
+            // Deviation: Linux compares no addresses. Comm ids can be guessed or overheard by hosts that could not take
+            // the peer's address; without this each of them could end the connections of others.
+            Addressee::NotForStrangers => self.out.drop_message(DropReason::ForeignAddress),
+            Addressee::Nobody => self.out.drop_message(DropReason::UnknownCommId),
         }
     }
 
     fn on_req(&mut self, now: Time, av: &AddressVector, tid: TransactionId, req: Box<Req>) {
-        if let Some(slot) = self.index.remote_id(req.local_comm_id, req.local_ca_guid) {
-            return self.hand(now, Some(slot), passive::on_duplicate_req);
+        let from = Address::of_peer(av);
+        let duplicate_of = self
+            .index
+            .remote_id(req.local_comm_id, req.local_ca_guid, from);
+        if let Some(slot) = duplicate_of {
+            return self.hand(now, Addressee::Connection(slot), passive::on_duplicate_req);
         }
-        if let Some(slot) = self.index.remote_qpn(req.local_qpn, req.local_ca_guid) {
+        if let Some(slot) = self
+            .index
+            .remote_qpn(req.local_qpn, req.local_ca_guid, from)
+        {
             self.out.drop_message(DropReason::StaleConnection);
             self.reject_unasked(
                 av,
@@ -150,34 +185,36 @@ impl Cm {
         if ours != av.local && !self.local_gids.contains(&ours) {
             return Some(ours);
         }
-        if theirs.is_unspecified()
-            || theirs.to_ip().is_unspecified()
-            || theirs.to_ip().is_multicast()
-        {
+        // Data goes where the path leads, so the path may only lead to whoever asks for it.
+        // Deviation: Linux looks up the path and does not compare it with the source of the REQ.
+        if theirs != av.remote || theirs.to_ip().is_unspecified() || theirs.to_ip().is_multicast() {
             return Some(theirs);
         }
         None
     }
 
     fn on_rep(&mut self, now: Time, av: &AddressVector, tid: TransactionId, rep: Box<Rep>) {
-        let local = rep.remote_comm_id;
-        if let Some(slot) = self.by_both_ids(local, rep.local_comm_id) {
-            return self.hand(now, Some(slot), |state, cx| active::on_rep(state, rep, cx));
-        }
-        let waiting = self.awaiting_first_answer(local);
-        if waiting
-            .and_then(|slot| self.at(slot))
-            .is_some_and(|conn| conn.state.is_awaiting_rep())
+        let (local, from) = (rep.remote_comm_id, Address::of_peer(av));
+        let addressee = match self.by_both_ids(av, local, rep.local_comm_id) {
+            Addressee::Nobody => self.awaiting_first_answer(av, local),
+            known => known,
+        };
+        if let Addressee::Connection(slot) = addressee
+            && self
+                .at(slot)
+                .is_some_and(|conn| conn.state.is_awaiting_rep())
         {
-            if self
+            let same_id = self
                 .index
-                .remote_id(rep.local_comm_id, rep.local_ca_guid)
-                .is_some()
-            {
+                .remote_id(rep.local_comm_id, rep.local_ca_guid, from);
+            if same_id.is_some() {
                 // The peer has this comm id for another connection with us.
                 return self.out.drop_duplicate(MessageName::Rep);
             }
-            if let Some(stale) = self.index.remote_qpn(rep.local_qpn, rep.local_ca_guid) {
+            let stale = self
+                .index
+                .remote_qpn(rep.local_qpn, rep.local_ca_guid, from);
+            if let Some(stale) = stale {
                 self.out.drop_message(DropReason::StaleConnection);
                 self.reject_unasked(
                     av,
@@ -189,18 +226,20 @@ impl Cm {
                 return self.end_stale(now, stale);
             }
         }
-        self.hand(now, waiting, |state, cx| active::on_rep(state, rep, cx));
+        self.hand(now, addressee, |state, cx| active::on_rep(state, rep, cx));
     }
 
-    fn on_mra(&mut self, now: Time, mra: Box<Mra>) {
+    fn on_mra(&mut self, now: Time, av: &AddressVector, mra: Box<Mra>) {
         match mra.message {
             MessageKind::REQ => {
-                let slot = self.awaiting_first_answer(mra.remote_comm_id);
-                self.hand(now, slot, |state, cx| active::on_mra_of_req(state, mra, cx));
+                let addressee = self.awaiting_first_answer(av, mra.remote_comm_id);
+                self.hand(now, addressee, |state, cx| {
+                    active::on_mra_of_req(state, mra, cx)
+                });
             }
             MessageKind::REP => {
-                let slot = self.by_both_ids(mra.remote_comm_id, mra.local_comm_id);
-                self.hand(now, slot, |state, cx| {
+                let addressee = self.by_both_ids(av, mra.remote_comm_id, mra.local_comm_id);
+                self.hand(now, addressee, |state, cx| {
                     passive::on_mra_of_rep(state, mra, cx)
                 });
             }
@@ -210,24 +249,26 @@ impl Cm {
         }
     }
 
-    fn on_rej(&mut self, now: Time, rej: Box<Rej>) {
-        let slot = if rej.reason == RejReason::TIMEOUT {
+    fn on_rej(&mut self, now: Time, av: &AddressVector, rej: Box<Rej>) {
+        let addressee = if rej.reason == RejReason::TIMEOUT {
             // The peer gave up waiting for us, perhaps without ever having learnt our comm id: it says who it is.
             let Some(guid) = rej.additional_info.as_bytes().first_chunk::<8>() else {
                 return self.out.drop_message(DropReason::RejWithoutGuid);
             };
+            let guid = Guid(u64::from_be_bytes(*guid));
             self.index
-                .remote_id(rej.local_comm_id, Guid(u64::from_be_bytes(*guid)))
+                .remote_id(rej.local_comm_id, guid, Address::of_peer(av))
+                .map_or(Addressee::Nobody, Addressee::Connection)
         } else {
             match rej.message {
-                MessageKind::REQ => self.awaiting_first_answer(rej.remote_comm_id),
+                MessageKind::REQ => self.awaiting_first_answer(av, rej.remote_comm_id),
                 MessageKind::REP | MessageKind::OTHER => {
-                    self.by_both_ids(rej.remote_comm_id, rej.local_comm_id)
+                    self.by_both_ids(av, rej.remote_comm_id, rej.local_comm_id)
                 }
                 _ => return self.out.drop_message(DropReason::UnknownMessageKind),
             }
         };
-        self.hand(now, slot, |state, cx| teardown::on_rej(state, rej, cx));
+        self.hand(now, addressee, |state, cx| teardown::on_rej(state, rej, cx));
     }
 
     /// A DREQ for a connection that we have forgotten (or never had) is answered, so that the peer can forget it too.
@@ -267,6 +308,14 @@ impl Cm {
             (next, ())
         });
     }
+}
+
+/// Who a message is for.
+enum Addressee {
+    Connection(Slot),
+    /// A connection has these comm ids, but its peer has another address than the sender.
+    NotForStrangers,
+    Nobody,
 }
 
 /// What a REJ says about the message it answers.

@@ -8,6 +8,7 @@ mod limits;
 mod operations;
 mod passive;
 mod simulation;
+mod strangers;
 mod support;
 mod table_walk;
 mod teardown;

@@ -192,12 +192,22 @@ impl Pair {
 
     /// Hands `side` a message that the other side might have sent. The drain is left to the caller.
     pub(super) fn inject_message(&mut self, side: usize, message: impl Into<CmMessage>) {
+        self.inject_from(side, &av(side), message);
+    }
+
+    /// As `inject_message`, for a message that came over another path.
+    pub(super) fn inject_from(
+        &mut self,
+        side: usize,
+        path: &AddressVector,
+        message: impl Into<CmMessage>,
+    ) {
         let mut mad = [0; 256];
         message
             .into()
             .emit(oarlock_wire::TransactionId(0x7777), &mut mad);
         let now = self.now();
-        self.cms[side].handle_mad(now, &av(side), &mad);
+        self.cms[side].handle_mad(now, path, &mad);
     }
 
     /// The next event of a side.

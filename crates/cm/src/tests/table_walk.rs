@@ -6,7 +6,7 @@ use oarlock_sim::assert_snapshot;
 use oarlock_wire::cm::{CmMessage, Drep, Dreq, MessageKind, Mra, PrivateData, Rej, Rep, Req, Rtu};
 use oarlock_wire::{CommId, Guid, IbTimeout, Qpn, RejReason};
 
-use super::support::{A, B, GUID, Pair, QPN, accept_params, connect_params, gid, named, parse};
+use super::support::{A, B, GUID, Pair, QPN, accept_params, av, connect_params, gid, named, parse};
 use crate::table::{Answer, Input, Next, Transition, transition, transitions, without_connection};
 use crate::{Config, ConnId, ConnectParams, DropReason, Error, StateName};
 
@@ -105,7 +105,7 @@ fn every_message_without_a_connection_does_what_the_table_says() {
 }
 
 /// The side on which a state exists; where both know it, both are tried unless the input belongs to one of them.
-fn sides(state: StateName, input: Input) -> Vec<usize> {
+pub(super) fn sides(state: StateName, input: Input) -> Vec<usize> {
     let by_state: &[usize] = match state {
         StateName::ReqSent | StateName::MraReqRcvd | StateName::RepRcvd | StateName::MraRepSent => {
             &[A]
@@ -125,16 +125,16 @@ fn sides(state: StateName, input: Input) -> Vec<usize> {
 }
 
 /// A connection in a state, and an input that is about to happen to it.
-struct Scene {
-    pair: Pair,
+pub(super) struct Scene {
+    pub(super) pair: Pair,
     side: usize,
-    id: ConnId,
+    pub(super) id: ConnId,
     input: Input,
-    names: Names,
+    pub(super) names: Names,
 }
 
 /// What a message for the connection says.
-struct Names {
+pub(super) struct Names {
     local: CommId,
     remote: CommId,
     guid: Guid,
@@ -145,7 +145,7 @@ struct Names {
 
 impl Scene {
     /// `None` if the input cannot happen in this state, which only holds for timers that are not armed.
-    fn new(state: StateName, input: Input, side: usize) -> Option<Self> {
+    pub(super) fn new(state: StateName, input: Input, side: usize) -> Option<Self> {
         let retries = if input == Input::LastReplyTimeout {
             0
         } else {
@@ -317,6 +317,7 @@ impl Scene {
             .connect(
                 now,
                 ConnectParams {
+                    av: av(self.side),
                     local_qpn: Qpn::truncate(0x55),
                     ..connect_params()
                 },
@@ -347,7 +348,7 @@ impl Scene {
 const STALE_QPN: u32 = 0x66;
 
 /// The message that an input is; `None` for calls and timers.
-fn message(input: Input, names: &Names) -> Option<CmMessage> {
+pub(super) fn message(input: Input, names: &Names) -> Option<CmMessage> {
     // As the peer writes them.
     let (local_comm_id, remote_comm_id) = (names.remote, names.local);
     let rej = |reason| Rej {
@@ -565,21 +566,23 @@ fn every_recorded_message_again_in_every_state_never_makes_a_second_connection_o
                     "{state}: {name} again"
                 );
                 assert_eq!(pair.state(side, id), *state, "{state}: {name} again");
-                pair.events = Default::default();
                 if new_request {
-                    return_to(&mut pair, side, before);
+                    forget_request(&mut pair, side);
+                    assert_eq!(pair.cms[side].connections(), before);
                 }
+                pair.events = Default::default();
             }
         }
     }
 }
 
 /// Forgets the request that a late duplicate REQ became.
-fn return_to(pair: &mut Pair, side: usize, connections: usize) {
+fn forget_request(pair: &mut Pair, side: usize) {
     let now = pair.now();
-    let newest = pair.cms[side].newest();
+    let crate::Event::ReqReceived { id, .. } = pair.event(side) else {
+        panic!("no request")
+    };
     pair.cms[side]
-        .drop_request(now, newest)
+        .drop_request(now, id)
         .expect("a request waits");
-    assert_eq!(pair.cms[side].connections(), connections);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oarlock_sim::{Network, NetworkConfig};
 use oarlock_wire::cm::{CmMessage, Dreq, MessageKind, Rej};
 use oarlock_wire::{CommId, Qpn, RejReason};
 
@@ -380,7 +381,7 @@ fn the_wait_for_a_drep_follows_the_configuration() {
             },
             super::support::config(B),
         ],
-        oarlock_sim::NetworkConfig::default(),
+        NetworkConfig::default(),
         1,
     );
     let (active, _) = pair.establish();
@@ -412,7 +413,7 @@ fn a_peer_cannot_make_us_wait_longer_than_configured() {
                 ..super::support::config(B)
             },
         ],
-        oarlock_sim::NetworkConfig::default(),
+        NetworkConfig::default(),
         1,
     );
     let params = ConnectParams {
@@ -424,4 +425,28 @@ fn a_peer_cannot_make_us_wait_longer_than_configured() {
         .accept(pair.clock.now(), passive, accept_params())
         .expect("a request waits");
     assert_eq!(pair.cms[B].poll_timeout(), Some(pair.now() + longest));
+}
+
+#[test]
+fn by_default_a_peer_can_hold_a_half_open_connection_for_minutes_and_not_for_days() {
+    let mut pair = Pair::new();
+    let params = ConnectParams {
+        response_timeout: oarlock_wire::IbTimeout::MAX,
+        ..connect_params()
+    };
+    let (active, passive) = pair.request_with(params);
+    pair.cms[B]
+        .accept(pair.clock.now(), passive, accept_params())
+        .expect("a request waits");
+    pair.cms[A].destroy(pair.clock.now(), active);
+    // The peer is never heard of again, not even its REJ.
+    assert_eq!(transmits(&mut pair.cms[A]).len(), 1);
+    let silence = NetworkConfig {
+        loss: 1.0,
+        ..NetworkConfig::default()
+    };
+    pair.network = Network::new(silence, 1);
+    pair.drive_for(16 * Duration::from_secs(70));
+    assert_eq!(pair.event_names(B), ["RepError"]);
+    assert_eq!(pair.cms[B].half_open(), 0);
 }
