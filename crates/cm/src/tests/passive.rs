@@ -307,7 +307,7 @@ fn a_req_that_cannot_be_answered_over_its_path_is_rejected() {
         let mut req = request();
         req.primary.local_gid = theirs;
         // The source of a datagram can be anything.
-        let path = AddressVector::new(super::support::gid(B), theirs);
+        let path = AddressVector::new(gid(B), theirs);
         pair.inject_from(B, &path, req);
         assert_eq!(pair.cms[B].connections(), 0, "{theirs}");
         assert_eq!(transmits(&mut pair.cms[B]).len(), 1, "{theirs}");
