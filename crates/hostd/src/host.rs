@@ -119,8 +119,14 @@ impl Host {
     /// # Blocking
     /// Until the started service answers or ends.
     pub fn open() -> Result<Self, Error> {
-        let socket = start::join_or_start()?;
-        Self::over(socket, None, None)
+        let mut attempts_left = OPEN_ATTEMPTS;
+        loop {
+            match Self::over(start::join_or_start()?, None, None) {
+                // It was about to leave when we connected.
+                Err(Error::ServiceGone) if attempts_left > 0 => attempts_left -= 1,
+                result => return result,
+            }
+        }
     }
 
     /// Joins the host service of this network namespace.
@@ -427,5 +433,6 @@ fn chunks(calls: &[WriteItem]) -> Result<Vec<&[WriteItem]>, Error> {
     Ok(chunks)
 }
 
+const OPEN_ATTEMPTS: u32 = 5;
 /// More pages than any service can have; a service that goes on is not ours.
 const MAX_PAGES: usize = 1 << 16;

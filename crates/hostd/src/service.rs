@@ -151,6 +151,3 @@ fn open_slots(wait: Duration) -> Result<UdpSlots, Error> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,7 +9,7 @@ use oarlock_ucm::proto::{RefusalCode, Reply, Request};
 use oarlock_wire::{AddressVector, Gid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -717,4 +717,111 @@ fn the_loopback_interface_must_be_up_and_new_interfaces_become_devices() {
             );
         },
     );
+}
+
+/// R-ADDR-1 where IPv6 is switched off: IPv4 works as ever.
+#[test]
+fn with_ipv6_switched_off_ipv4_works() {
+    in_own_namespace("with_ipv6_switched_off_ipv4_works", || {
+        if std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").is_err() {
+            not_run("IPv6 cannot be switched off here");
+            return;
+        }
+        let host = Host::serve().unwrap();
+        let other = Host::join().unwrap();
+        let (active, passive) = (Channel::new(&other), Channel::new(&host));
+        let (_, to) = passive.listen(1, "127.0.0.1:0");
+        establish(&active, &passive, to, 0x20_0011);
+        assert!(
+            host.devices().unwrap()[0]
+                .addresses
+                .iter()
+                .all(|ip| ip.is_ipv4())
+        );
+    });
+}
+
+/// R-ADDR-1: two services, each in a namespace of its own, joined by a veth pair, over both families.
+#[test]
+fn two_services_joined_by_a_veth_pair_connect() {
+    const NAME: &str = "two_services_joined_by_a_veth_pair_connect";
+    if part().is_some() {
+        say("here");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        let host = Host::serve().unwrap();
+        for address in ["192.0.2.2:7471", "[fd00::2]:7471"] {
+            let channel = Channel::new(&host);
+            let (_, to) = channel.listen(1, address);
+            say(&to.to_string());
+            let request = channel.expect(CONNECT_REQUEST);
+            channel.accept(request.id, 2, 0x40_0001, b"welcome");
+            channel.expect(ESTABLISHED);
+            channel.expect(DISCONNECTED);
+            channel.call(client::disconnect(request.id));
+        }
+        // The answer to the last request to disconnect has left when the service is asked for something else.
+        host.ps().unwrap();
+        return;
+    }
+    in_own_namespace(NAME, || {
+        let ip = |arguments: &str| {
+            let output = Command::new("ip").args(arguments.split(' ')).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let mut command = Command::new("unshare");
+        command
+            .arg("-n")
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+            .env("OARLOCK_TEST_PART", "server")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut server = Process::spawn(&mut command);
+        let mut reader = BufReader::new(server.stdout.take().unwrap());
+        assert_eq!(hear(&mut reader), "here");
+        let pid = server.id();
+        if !ip(&format!("link add v1 type veth peer name v2 netns {pid}")) {
+            not_run("no veth pair between two namespaces");
+            return;
+        }
+        assert!(
+            ip("addr add 192.0.2.1/24 dev v1")
+                && ip("addr add fd00::1/64 dev v1 nodad")
+                && ip("link set v1 up")
+        );
+        for arguments in [
+            "ip link set lo up",
+            "ip addr add 192.0.2.2/24 dev v2",
+            "ip addr add fd00::2/64 dev v2 nodad",
+            "ip link set v2 up",
+        ] {
+            let inside = Command::new("nsenter")
+                .args(["-t", &pid.to_string(), "-n"])
+                .args(arguments.split(' '))
+                .output();
+            assert!(inside.unwrap().status.success(), "{arguments}");
+        }
+        writeln!(server.stdin.as_mut().unwrap()).unwrap();
+        let host = Host::serve().unwrap();
+        for _ in 0..2 {
+            let to = hear(&mut reader).parse().unwrap();
+            let channel = Channel::new(&host);
+            let id = channel.resolve(1, to);
+            channel.connect(id, 0x20_0001, b"hello");
+            channel.expect(CONNECT_RESPONSE);
+            channel.call(client::establish(id));
+            channel.call(client::disconnect(id));
+            assert_eq!(channel.expect(DISCONNECTED).id, id);
+        }
+        assert!(server.wait().unwrap().success());
+        assert_eq!(
+            (
+                counter(&host, "port_icrc_bad"),
+                counter(&host, "data_packets")
+            ),
+            (0, 0)
+        );
+        assert!(counter(&host, "qp1_received") >= 4 && counter(&host, "qp1_sent_within_host") == 0);
+    });
 }

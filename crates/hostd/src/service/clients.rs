@@ -21,6 +21,8 @@ pub(super) struct Client {
     pub(super) captures: Vec<Capture>,
     /// Becomes readable when the process ends, even if a forked child keeps the connection open.
     pub(super) process: Option<OwnedFd>,
+    /// Whether epoll watches for room instead of requests.
+    pub(super) waits_for_room: bool,
     /// Answers that found no room. While there are any, no further request is read.
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Our end of a socket pair on which nothing is ever sent: the program's end is readable once we are gone.
@@ -47,6 +49,7 @@ impl Client {
             slots: Vec::new(),
             captures: Vec::new(),
             process,
+            waits_for_room: false,
             unsent: VecDeque::new(),
             _lifeline: None,
             _fork: fork,

@@ -280,7 +280,9 @@ impl Service {
             && self.clients.is_empty()
             && self.idle_since.elapsed() >= grace
         {
-            self.stopping = true;
+            // A program may have connected meanwhile.
+            self.accept();
+            self.stopping = self.clients.is_empty();
         }
     }
 
@@ -294,8 +296,12 @@ impl Service {
             }
             while let Some(transmit) = self.ucm.poll_transmit() {
                 let within_host = self.network.devices.is_own(transmit.av.remote.to_ip());
-                self.qp1
-                    .send(now, &self.network.port, transmit, within_host);
+                self.qp1.send(
+                    now,
+                    &self.network.port,
+                    (transmit.av, transmit.mad),
+                    within_host,
+                );
             }
             if !self.qp1.deliver_within(now, &mut self.ucm) {
                 break;
@@ -351,15 +357,20 @@ impl Service {
     }
 
     /// Reads from a client, or waits for room to answer it first.
-    fn watch_client(&self, id: u32) {
-        let Some(client) = self.clients.get(&id) else {
+    fn watch_client(&mut self, id: u32) {
+        let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let flags = if client.is_backed_up() {
+        let waits = client.is_backed_up();
+        if std::mem::replace(&mut client.waits_for_room, waits) == waits {
+            return;
+        }
+        let flags = if waits {
             epoll::EventFlags::OUT
         } else {
             epoll::EventFlags::IN
         };
+        let client = &self.clients[&id];
         self.change(Source::Client(id), client, flags);
     }
 

@@ -6,7 +6,6 @@
 //!   MAD   256 bytes, class 0x07 (communication management)
 //! ```
 
-use oarlock_cma::Transmit;
 use oarlock_port::{Batch, Port};
 use oarlock_ucm::Ucm;
 use oarlock_wire::{
@@ -16,15 +15,18 @@ use oarlock_wire::{
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// A management datagram and its path, seen from this side.
+type Datagram = (AddressVector, [u8; MAD_LEN]);
+
 /// The state of QP1.
 #[derive(Debug)]
 pub(super) struct Qp1 {
     psn: Psn,
     batch: Batch,
     /// Datagrams from this host to itself, on their way.
-    within: VecDeque<(AddressVector, [u8; MAD_LEN])>,
+    within: VecDeque<Datagram>,
     /// Connection requests to other hosts that wait for their turn.
-    waiting: VecDeque<Transmit>,
+    waiting: VecDeque<Datagram>,
     /// Requests that may leave before `window_end`.
     allowance: u32,
     window_end: Time,
@@ -88,21 +90,21 @@ impl Qp1 {
 
     /// Sends a datagram: to this host itself without leaving the service, a connection request to another host when it
     /// is its turn, anything else at once.
-    pub(super) fn send(&mut self, now: Time, port: &Port, transmit: Transmit, within_host: bool) {
+    pub(super) fn send(&mut self, now: Time, port: &Port, datagram: Datagram, within_host: bool) {
         if within_host {
-            self.send_within(port, transmit);
-        } else if is_request(&transmit.mad) {
+            self.send_within(port, &datagram);
+        } else if is_request(&datagram.1) {
             if self.waiting.len() >= WAITING_MAX {
                 self.counters.pace_dropped += 1;
                 return;
             }
-            self.waiting.push_back(transmit);
+            self.waiting.push_back(datagram);
             self.send_waiting(now, port);
             if !self.waiting.is_empty() {
                 self.counters.paced += 1;
             }
         } else {
-            self.send_out(port, &transmit);
+            self.send_out(port, &datagram);
         }
     }
 
@@ -113,13 +115,13 @@ impl Qp1 {
             self.allowance = BURST;
         }
         while self.allowance > 0
-            && let Some(transmit) = self.waiting.pop_front()
+            && let Some(datagram) = self.waiting.pop_front()
         {
             if self.allowance == BURST {
                 self.window_end = now + PAUSE;
             }
             self.allowance -= 1;
-            self.send_out(port, &transmit);
+            self.send_out(port, &datagram);
         }
     }
 
@@ -128,9 +130,9 @@ impl Qp1 {
         (!self.waiting.is_empty()).then_some(self.window_end)
     }
 
-    fn send_out(&mut self, port: &Port, transmit: &Transmit) {
-        let packet = self.packet(&transmit.mad);
-        match port.send(&transmit.av, &packet) {
+    fn send_out(&mut self, port: &Port, (av, mad): &Datagram) {
+        let packet = self.packet(mad);
+        match port.send(av, &packet) {
             Ok(()) => self.counters.sent += 1,
             // No route at the moment, or the address has gone: lost, and sent again by whoever waits for an answer.
             Err(_) => self.counters.send_failed += 1,
@@ -138,16 +140,16 @@ impl Qp1 {
     }
 
     /// Encoded and recorded as on the wire, and taken apart again by the same code as what comes from outside.
-    fn send_within(&mut self, port: &Port, transmit: Transmit) {
+    fn send_within(&mut self, port: &Port, (av, mad): &Datagram) {
         if self.within.len() >= WITHIN_MAX {
             self.counters.within_dropped += 1;
             return;
         }
-        let packet = self.packet(&transmit.mad);
-        let _ = port.record(&transmit.av, &packet);
+        let packet = self.packet(mad);
+        let _ = port.record(av, &packet);
         self.counters.sent_within += 1;
         if let Some(mad) = self.open(&packet) {
-            self.within.push_back((transmit.av.reversed(), mad));
+            self.within.push_back((av.reversed(), mad));
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{FILE_HEADER_LEN, MAGIC_MICROS, RECORD_HEADER_LEN, SNAPLEN, linktype};
 use crate::frame::{Flow, IpFields};
 use rustix::fs::{FileType, FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,9 +55,18 @@ impl Capture {
         if !flags.contains(OFlags::APPEND) {
             rustix::fs::fcntl_setfl(&fd, flags | OFlags::APPEND)?;
         }
-        // Two processes that start with one empty file must not both write the header.
-        flock(&fd, FlockOperation::LockExclusive)?;
         let file = File::from(fd);
+        // Two processes that start with one empty file must not both write the header. Somebody who holds the lock for
+        // longer than that takes must not hold us up.
+        for _ in 0..LOCK_ATTEMPTS {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
+                result => {
+                    result?;
+                    break;
+                }
+            }
+        }
         let result = write_header(&file);
         flock(&file, FlockOperation::Unlock)?;
         result?;
@@ -138,3 +148,5 @@ fn write_whole(mut file: &File, bytes: &[u8]) -> io::Result<()> {
         }
     }
 }
+
+const LOCK_ATTEMPTS: u32 = 20;
