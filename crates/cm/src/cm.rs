@@ -11,9 +11,7 @@ use oarlock_wire::units::{
     AddressVector, CommId, Gid, IbTimeout, Psn, Qpn, RejReason, ServiceId, TransactionId,
 };
 
-use crate::conn::{
-    Address, Base, Conn, Cx, Outcome, Role, State, active, cm_wait, passive, teardown,
-};
+use crate::conn::{Base, Conn, Cx, Outcome, Role, State, active, cm_wait, passive, teardown};
 use crate::index::{Index, Slot};
 use crate::output::Output;
 use crate::random::Random;
@@ -479,7 +477,7 @@ impl Cm {
 
         let peer = conn.state.indexed_peer();
         if peer != conn.indexed {
-            let address = Address::of_peer(&conn.base.av);
+            let address = conn.base.av.peer();
             if let Some(old) = conn.indexed.take() {
                 self.index.remove_peer(&old, address);
             }

@@ -9,9 +9,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
-use oarlock_wire::units::{CommId, Guid, Qpn};
+use oarlock_wire::units::{CommId, Guid, PeerAddress, Qpn};
 
-use crate::conn::{Address, Peer};
+use crate::conn::Peer;
 use crate::random::Random;
 
 /// The place of a connection in the connection table.
@@ -19,8 +19,8 @@ pub(crate) type Slot = u32;
 
 pub(crate) struct Index {
     by_local_id: HashMap<CommId, Slot, Keyed>,
-    by_remote_id: HashMap<(CommId, Guid, Address), Slot, Keyed>,
-    by_remote_qpn: HashMap<(Qpn, Guid, Address), Slot, Keyed>,
+    by_remote_id: HashMap<(CommId, Guid, PeerAddress), Slot, Keyed>,
+    by_remote_qpn: HashMap<(Qpn, Guid, PeerAddress), Slot, Keyed>,
 }
 
 impl Index {
@@ -40,11 +40,11 @@ impl Index {
         self.by_local_id.get(&id).copied()
     }
 
-    pub(crate) fn remote_id(&self, id: CommId, ca_guid: Guid, from: Address) -> Option<Slot> {
+    pub(crate) fn remote_id(&self, id: CommId, ca_guid: Guid, from: PeerAddress) -> Option<Slot> {
         self.by_remote_id.get(&(id, ca_guid, from)).copied()
     }
 
-    pub(crate) fn remote_qpn(&self, qpn: Qpn, ca_guid: Guid, from: Address) -> Option<Slot> {
+    pub(crate) fn remote_qpn(&self, qpn: Qpn, ca_guid: Guid, from: PeerAddress) -> Option<Slot> {
         self.by_remote_qpn.get(&(qpn, ca_guid, from)).copied()
     }
 
@@ -56,14 +56,14 @@ impl Index {
         self.by_local_id.remove(&id);
     }
 
-    pub(crate) fn insert_peer(&mut self, peer: &Peer, at: Address, slot: Slot) {
+    pub(crate) fn insert_peer(&mut self, peer: &Peer, at: PeerAddress, slot: Slot) {
         self.by_remote_id
             .insert((peer.comm_id, peer.ca_guid, at), slot);
         self.by_remote_qpn
             .insert((peer.qpn, peer.ca_guid, at), slot);
     }
 
-    pub(crate) fn remove_peer(&mut self, peer: &Peer, at: Address) {
+    pub(crate) fn remove_peer(&mut self, peer: &Peer, at: PeerAddress) {
         self.by_remote_id.remove(&(peer.comm_id, peer.ca_guid, at));
         self.by_remote_qpn.remove(&(peer.qpn, peer.ca_guid, at));
     }

@@ -373,7 +373,7 @@ impl Rc {
     }
 
     /// Takes a packet that has arrived. `from` is its address as the receiver sees it: `local` is where it was sent to,
-    /// `remote` where it comes from; only these two are looked at.
+    /// `remote` (with `scope_id`, if it is link-local) where it comes from; nothing else of it is looked at.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -414,7 +414,7 @@ impl Rc {
         if !pkeys_match(bth.pkey, self.attr.pkey) {
             return Err(Counter::DroppedWrongPkey);
         }
-        if from.remote != self.attr.av.remote || from.local != self.attr.av.local {
+        if from.peer() != self.attr.av.peer() || from.local != self.attr.av.local {
             return Err(Counter::DroppedWrongSource);
         }
         Ok(())

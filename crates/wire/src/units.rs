@@ -8,7 +8,7 @@ mod code;
 mod number;
 mod timeout;
 
-pub use address::{AddressVector, Gid, Guid, Lid};
+pub use address::{AddressVector, Gid, Guid, Lid, PeerAddress};
 pub use code::{Mtu, Rate, RejReason, TransportService};
 pub use number::{
     CommId, FlowLabel, LKey, PKey, Psn, QKey, Qpn, RKey, RetryCount, ServiceId, TransactionId,

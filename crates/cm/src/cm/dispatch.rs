@@ -5,7 +5,7 @@ use oarlock_wire::cm::{CmMessage, Drep, Dreq, MessageKind, Mra, Rej, Rep, Req};
 use oarlock_wire::units::{AddressVector, CommId, Gid, Guid, IbTimeout, RejReason, TransactionId};
 
 use super::{Cm, UNKNOWN_QPN, claimed_wait};
-use crate::conn::{Address, Base, Conn, Cx, Peer, Role, State, active, passive, teardown};
+use crate::conn::{Base, Conn, Cx, Peer, Role, State, active, passive, teardown};
 use crate::index::Slot;
 use crate::{DropReason, Event, MessageName};
 
@@ -75,7 +75,7 @@ impl Cm {
             .and_then(|slot| Some((slot, self.at(slot)?)));
         match found {
             Some((slot, conn)) if fits(conn) => {
-                if Address::of_peer(&conn.base.av) == Address::of_peer(av) {
+                if conn.base.av.peer() == av.peer() {
                     Addressee::Connection(slot)
                 } else {
                     Addressee::NotForStrangers
@@ -104,7 +104,7 @@ impl Cm {
     }
 
     fn on_req(&mut self, now: Time, av: &AddressVector, tid: TransactionId, req: Box<Req>) {
-        let from = Address::of_peer(av);
+        let from = av.peer();
         let duplicate_of = self
             .index
             .remote_id(req.local_comm_id, req.local_ca_guid, from);
@@ -194,7 +194,7 @@ impl Cm {
     }
 
     fn on_rep(&mut self, now: Time, av: &AddressVector, tid: TransactionId, rep: Box<Rep>) {
-        let (local, from) = (rep.remote_comm_id, Address::of_peer(av));
+        let (local, from) = (rep.remote_comm_id, av.peer());
         let addressee = match self.by_both_ids(av, local, rep.local_comm_id) {
             Addressee::Nobody => self.awaiting_first_answer(av, local),
             known => known,
@@ -257,7 +257,7 @@ impl Cm {
             };
             let guid = Guid(u64::from_be_bytes(*guid));
             self.index
-                .remote_id(rej.local_comm_id, guid, Address::of_peer(av))
+                .remote_id(rej.local_comm_id, guid, av.peer())
                 .map_or(Addressee::Nobody, Addressee::Connection)
         } else {
             match rej.message {

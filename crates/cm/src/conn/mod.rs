@@ -2,7 +2,7 @@
 
 use oarlock_wire::Time;
 use oarlock_wire::cm::CmMessage;
-use oarlock_wire::units::{AddressVector, CommId, Gid, Guid, IbTimeout, Qpn, TransactionId};
+use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Qpn, TransactionId};
 use std::time::Duration;
 
 use crate::output::Output;
@@ -73,27 +73,6 @@ pub(crate) struct Peer {
     pub(crate) comm_id: CommId,
     pub(crate) ca_guid: Guid,
     pub(crate) qpn: Qpn,
-}
-
-/// Where a peer's datagrams come from. A connection hears only the address that it began with.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Address {
-    gid: Gid,
-    /// A link-local address is another one on another interface.
-    interface: u32,
-}
-
-impl Address {
-    pub(crate) fn of_peer(av: &AddressVector) -> Self {
-        Self {
-            gid: av.remote,
-            interface: if av.remote.is_link_local() {
-                av.scope_id
-            } else {
-                0
-            },
-        }
-    }
 }
 
 /// What a handler works with besides the state.

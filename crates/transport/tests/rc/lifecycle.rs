@@ -4,7 +4,10 @@ use oarlock_transport::{
     AttrMask, Counter, Error, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, Rc, RcConfig, RecvWr,
     SendData, SendOp, SendWr, Sge,
 };
-use oarlock_wire::{AddressVector, Aeth, Bth, Mtu, Opcode, PKey, PacketHeader, Syndrome, Time};
+use oarlock_wire::{
+    AddressVector, Aeth, Bth, Gid, Mtu, Opcode, PKey, PacketHeader, Syndrome, Time,
+};
+use std::net::Ipv6Addr;
 
 use crate::memory::VecMemory;
 use crate::pair::{A, B, INIT, Pair, RTR, RTS, Setup, gid, psn, qpn, to_state};
@@ -412,6 +415,28 @@ fn packets_that_are_not_for_this_queue_pair_are_dropped_by_name() {
         admit(QpState::Rtr, peer, &read_response),
         ["dropped_wrong_state"]
     );
+}
+
+/// The same link-local address on two interfaces is two hosts.
+#[test]
+fn a_link_local_address_on_another_interface_is_a_wrong_source() {
+    let address = |host: u16| Gid::from_ip(Ipv6Addr::new(0xFE80, 0, 0, 0, 0, 0, 0, host).into());
+    let on = |scope_id| AddressVector {
+        scope_id,
+        ..AddressVector::new(address(2), address(1))
+    };
+    let mut attr = Setup::default().attr(B);
+    attr.av = on(3);
+    let mut memory = VecMemory::new(64);
+    for (scope_id, counter) in [
+        (4, Counter::DroppedWrongSource),
+        (3, Counter::DroppedReceiverNotReady),
+    ] {
+        let mut rc = Setup::default().rc(B);
+        to_state(&mut rc, &attr, QpState::Rts);
+        rc.handle_datagram(Time::ZERO, &on(scope_id), &request(good_bth()), &mut memory);
+        assert_eq!(rc.counters().get(counter), 1, "{scope_id}");
+    }
 }
 
 #[test]

@@ -120,7 +120,28 @@ pub struct AddressVector {
     pub service_level: u8,
 }
 
+/// Who is on the other end of a path: an address, which is another one on every interface if it is link-local.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PeerAddress {
+    gid: Gid,
+    /// 0 unless the address is link-local.
+    interface: u32,
+}
+
 impl AddressVector {
+    /// Who is on the other end.
+    #[must_use]
+    pub const fn peer(&self) -> PeerAddress {
+        PeerAddress {
+            gid: self.remote,
+            interface: if self.remote.is_link_local() {
+                self.scope_id
+            } else {
+                0
+            },
+        }
+    }
+
     /// The path between two addresses, with a hop limit of 64 and everything else zero.
     #[must_use]
     pub fn new(local: Gid, remote: Gid) -> Self {
