@@ -39,9 +39,21 @@ pub(crate) enum Source<'a> {
     Inline(&'a [u8]),
 }
 
+/// A receive-queue entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: u64,
+    /// Bytes that the buffers take.
+    pub(crate) capacity: u64,
+    sge_count: u32,
+}
+
+/// A ring of entries.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
-    wqes: Box<[SendWqe]>,
+pub(crate) struct WorkQueue<W> {
+    /// `send` or `receive`, for errors.
+    name: &'static str,
+    wqes: Box<[W]>,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
     max_sge: u32,
@@ -52,20 +64,13 @@ pub(crate) struct SendQueue {
     outstanding: u32,
 }
 
-impl SendQueue {
-    pub(crate) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
-        let empty = SendWqe {
-            wr_id: 0,
-            op: SendOp::Send,
-            signaled: false,
-            solicited: false,
-            length: 0,
-            first_psn: Psn::default(),
-            psns: 0,
-            is_inline: false,
-            sge_count: 0,
-        };
+pub(crate) type SendQueue = WorkQueue<SendWqe>;
+pub(crate) type RecvQueue = WorkQueue<RecvWqe>;
+
+impl<W: Copy> WorkQueue<W> {
+    fn of(empty: W, name: &'static str, depth: u32, max_sge: u32, max_inline: u32) -> Self {
         Self {
+            name,
             wqes: vec![empty; depth as usize].into(),
             sges: vec![Sge::default(); depth as usize * max_sge as usize].into(),
             inline: vec![0; depth as usize * max_inline as usize].into(),
@@ -95,7 +100,7 @@ impl SendQueue {
         (serial % self.wqes.len() as u64) as usize
     }
 
-    pub(crate) fn get(&self, serial: u64) -> &SendWqe {
+    pub(crate) fn get(&self, serial: u64) -> &W {
         debug_assert!(
             (self.head..self.tail).contains(&serial),
             "{serial} outside {}..{}",
@@ -105,26 +110,95 @@ impl SendQueue {
         &self.wqes[self.slot(serial)]
     }
 
+    fn check_depth(&self) -> Result<(), Error> {
+        if self.outstanding as usize == self.wqes.len() {
+            return Err(Error::QueueFull {
+                queue: self.name,
+                depth: self.outstanding,
+            });
+        }
+        Ok(())
+    }
+
+    /// Where the scatter/gather list of an entry begins.
+    fn first_sge(&self, serial: u64) -> usize {
+        self.slot(serial) * self.max_sge as usize
+    }
+
+    fn sges(&self, serial: u64, count: u32) -> &[Sge] {
+        &self.sges[self.first_sge(serial)..][..count as usize]
+    }
+
+    /// Keeps the scatter/gather list of the entry that is about to be appended; gives its length.
+    fn put_sges(&mut self, sges: &[Sge]) -> u32 {
+        let first = self.first_sge(self.tail);
+        self.sges[first..][..sges.len()].copy_from_slice(sges);
+        sges.len() as u32
+    }
+
+    fn append(&mut self, wqe: W) {
+        let slot = self.slot(self.tail);
+        self.wqes[slot] = wqe;
+        self.tail += 1;
+        self.outstanding += 1;
+    }
+
+    /// Takes the oldest entry out. Its place stays taken until [`retire`](Self::retire).
+    pub(crate) fn pop(&mut self) -> Option<W> {
+        if self.is_empty() {
+            return None;
+        }
+        let wqe = *self.get(self.head);
+        self.head += 1;
+        Some(wqe)
+    }
+
+    /// Counts a request that goes straight to its completion.
+    pub(crate) const fn reserve(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// Frees the place of a request whose end the program knows of.
+    pub(crate) const fn retire(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    pub(crate) const fn clear(&mut self) {
+        self.head = 0;
+        self.tail = 0;
+        self.outstanding = 0;
+    }
+}
+
+impl SendQueue {
+    pub(crate) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+        let empty = SendWqe {
+            wr_id: 0,
+            op: SendOp::Send,
+            signaled: false,
+            solicited: false,
+            length: 0,
+            first_psn: Psn::default(),
+            psns: 0,
+            is_inline: false,
+            sge_count: 0,
+        };
+        Self::of(empty, "send", depth, max_sge, max_inline)
+    }
+
     pub(crate) fn source(&self, serial: u64) -> Source<'_> {
         let wqe = self.get(serial);
-        let slot = self.slot(serial);
         if wqe.is_inline {
-            let start = slot * self.max_inline as usize;
-            Source::Inline(&self.inline[start..start + wqe.length as usize])
+            let first = self.slot(serial) * self.max_inline as usize;
+            Source::Inline(&self.inline[first..][..wqe.length as usize])
         } else {
-            let start = slot * self.max_sge as usize;
-            Source::Sges(&self.sges[start..start + wqe.sge_count as usize])
+            Source::Sges(self.sges(serial, wqe.sge_count))
         }
     }
 
     /// The length of the message, or the limit that the request breaks.
     pub(crate) fn check(&self, wr: &SendWr<'_>, max_message: u32) -> Result<u32, Error> {
-        if self.outstanding as usize == self.wqes.len() {
-            return Err(Error::QueueFull {
-                queue: "send",
-                depth: self.outstanding,
-            });
-        }
+        self.check_depth()?;
         let length = match wr.data {
             SendData::Inline(bytes) if bytes.len() > self.max_inline as usize => {
                 return Err(Error::InlineTooLong {
@@ -156,20 +230,15 @@ impl SendQueue {
         first_psn: Psn,
         psns: u32,
     ) {
-        let slot = self.slot(self.tail);
         let (is_inline, sge_count) = match wr.data {
             SendData::Inline(bytes) => {
-                let start = slot * self.max_inline as usize;
-                self.inline[start..start + bytes.len()].copy_from_slice(bytes);
+                let first = self.slot(self.tail) * self.max_inline as usize;
+                self.inline[first..][..bytes.len()].copy_from_slice(bytes);
                 (true, 0)
             }
-            SendData::Sges(sges) => {
-                let start = slot * self.max_sge as usize;
-                self.sges[start..start + sges.len()].copy_from_slice(sges);
-                (false, sges.len() as u32)
-            }
+            SendData::Sges(sges) => (false, self.put_sges(sges)),
         };
-        self.wqes[slot] = SendWqe {
+        self.append(SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
             signaled,
@@ -179,130 +248,38 @@ impl SendQueue {
             psns,
             is_inline,
             sge_count,
-        };
-        self.tail += 1;
-        self.outstanding += 1;
+        });
     }
-
-    /// Takes the oldest entry out. Its place stays taken until [`retire`](Self::retire).
-    pub(crate) fn pop(&mut self) -> Option<SendWqe> {
-        if self.is_empty() {
-            return None;
-        }
-        let wqe = *self.get(self.head);
-        self.head += 1;
-        Some(wqe)
-    }
-
-    /// Counts a request that goes straight to its completion.
-    pub(crate) const fn reserve(&mut self) {
-        self.outstanding += 1;
-    }
-
-    /// Frees the place of a request whose end the program knows of.
-    pub(crate) const fn retire(&mut self) {
-        self.outstanding -= 1;
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.head = 0;
-        self.tail = 0;
-        self.outstanding = 0;
-    }
-}
-
-/// A receive-queue entry.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RecvWqe {
-    pub(crate) wr_id: u64,
-    /// Bytes that the buffers take.
-    pub(crate) capacity: u64,
-    sge_count: u32,
-}
-
-#[derive(Debug)]
-pub(crate) struct RecvQueue {
-    wqes: Box<[RecvWqe]>,
-    sges: Box<[Sge]>,
-    max_sge: u32,
-    head: u64,
-    tail: u64,
-    outstanding: u32,
 }
 
 impl RecvQueue {
     pub(crate) fn new(depth: u32, max_sge: u32) -> Self {
-        Self {
-            wqes: vec![RecvWqe::default(); depth as usize].into(),
-            sges: vec![Sge::default(); depth as usize * max_sge as usize].into(),
-            max_sge,
-            head: 0,
-            tail: 0,
-            outstanding: 0,
-        }
-    }
-
-    fn slot(&self, serial: u64) -> usize {
-        (serial % self.wqes.len() as u64) as usize
+        Self::of(RecvWqe::default(), "receive", depth, max_sge, 0)
     }
 
     /// Whether `wr` may be posted.
     pub(crate) fn check(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        if self.outstanding as usize == self.wqes.len() {
-            return Err(Error::QueueFull {
-                queue: "receive",
-                depth: self.outstanding,
-            });
-        }
+        self.check_depth()?;
         check_sges(wr.sges, self.max_sge)
     }
 
     /// Appends a request that [`check`](Self::check) has let pass.
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) {
-        let slot = self.slot(self.tail);
-        let start = slot * self.max_sge as usize;
-        self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
-        self.wqes[slot] = RecvWqe {
+        let sge_count = self.put_sges(wr.sges);
+        self.append(RecvWqe {
             wr_id: wr.wr_id,
             capacity: total_len(wr.sges),
-            sge_count: wr.sges.len() as u32,
-        };
-        self.tail += 1;
-        self.outstanding += 1;
+            sge_count,
+        });
     }
 
     /// The oldest entry with its buffers.
     pub(crate) fn front(&self) -> Option<(RecvWqe, &[Sge])> {
-        if self.head == self.tail {
+        if self.is_empty() {
             return None;
         }
-        let slot = self.slot(self.head);
-        let wqe = self.wqes[slot];
-        let start = slot * self.max_sge as usize;
-        Some((wqe, &self.sges[start..start + wqe.sge_count as usize]))
-    }
-
-    /// Takes the oldest entry out. Its place stays taken until [`retire`](Self::retire).
-    pub(crate) fn pop(&mut self) -> Option<RecvWqe> {
-        let (wqe, _) = self.front()?;
-        self.head += 1;
-        Some(wqe)
-    }
-
-    /// Counts a request that goes straight to its completion.
-    pub(crate) const fn reserve(&mut self) {
-        self.outstanding += 1;
-    }
-
-    /// Frees the place of a request whose end the program knows of.
-    pub(crate) const fn retire(&mut self) {
-        self.outstanding -= 1;
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.head = 0;
-        self.tail = 0;
-        self.outstanding = 0;
+        let wqe = *self.get(self.head);
+        Some((wqe, self.sges(self.head, wqe.sge_count)))
     }
 }
 
