@@ -52,8 +52,15 @@ pub(crate) enum Failure {
     #[error("{lost} of {connections} connections were disconnected by the peer before the end")]
     Disconnected { lost: usize, connections: usize },
     /// Nothing happened for too long.
-    #[error("nothing happened for {seconds} s while waiting for {awaited}")]
-    Stalled { seconds: u64, awaited: &'static str },
+    #[error(
+        "nothing happened for {seconds} s while waiting for {awaited}: {missing} of {total} are missing"
+    )]
+    Stalled {
+        seconds: u64,
+        awaited: &'static str,
+        missing: usize,
+        total: usize,
+    },
     /// Not every connection was established.
     #[error("{failed} of {connections} connections were not established: {first}")]
     Connect {

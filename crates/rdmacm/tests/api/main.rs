@@ -1,6 +1,7 @@
 //! The public API on private hosts.
 
 mod easy;
+mod hostile;
 mod migration;
 mod model;
 mod parameters;

@@ -60,8 +60,8 @@ fn work(session: &mut Session<'_>, server: SocketAddr) -> Result<(), Failure> {
 fn connect(session: &mut Session<'_>) -> Result<(), Failure> {
     let total = session.nodes.len();
     let mut progress = Progress::new("connected", total as u64);
-    while session.outcome.connections as usize + session.connect_failures < total {
-        let event = session.next_event("connections")?;
+    while session.undecided() > 0 {
+        let event = session.next_event("connections", session.undecided())?;
         let at = event.id().context() as usize;
         let step = match &event {
             Event::AddressResolved { id, .. } => {

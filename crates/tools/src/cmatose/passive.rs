@@ -87,10 +87,10 @@ fn accept(session: &mut Session<'_>) -> Result<(), Failure> {
             }
         }
         progress.set(u64::from(session.outcome.connections));
-        if session.outcome.connections as usize + session.connect_failures >= total {
+        if session.undecided() == 0 {
             break;
         }
-        event = session.next_event("connections")?;
+        event = session.next_event("connections", session.undecided())?;
     }
     session.outcome.connect_us = micros(started.elapsed());
     session.all_connected()

@@ -144,18 +144,29 @@ impl<'a> Session<'a> {
             .private_data([&NUMBER_TAG[..], &number.to_le_bytes()].concat())
     }
 
-    /// The next event, within the time in which something must happen.
-    pub(super) fn next_event(&mut self, awaited: &'static str) -> Result<Event, Failure> {
+    /// The next event, within the time in which something must happen; so many connections are waited for.
+    pub(super) fn next_event(
+        &mut self,
+        awaited: &'static str,
+        missing: usize,
+    ) -> Result<Event, Failure> {
         self.channel
             .get_event_timeout(self.plan.stall)?
-            .ok_or_else(|| self.stalled(awaited))
+            .ok_or_else(|| self.stalled(awaited, missing))
     }
 
-    pub(super) fn stalled(&self, awaited: &'static str) -> Failure {
+    fn stalled(&self, awaited: &'static str, missing: usize) -> Failure {
         Failure::Stalled {
             seconds: self.plan.stall.as_secs(),
             awaited,
+            missing,
+            total: self.nodes.len(),
         }
+    }
+
+    /// Connections that are neither established nor have failed.
+    pub(super) fn undecided(&self) -> usize {
+        self.nodes.len() - self.outcome.connections as usize - self.connect_failures
     }
 
     /// Counts an event that the test expects.
@@ -177,7 +188,14 @@ impl<'a> Session<'a> {
             return Ok(false);
         }
         if let Some(error) = event.error() {
-            self.fail_to_connect(at, error.into());
+            if self.nodes[at].connected {
+                // A peer that takes back what it had accepted ends the connection.
+                self.nodes[at].ended = true;
+                self.nodes[at].usable = false;
+                self.trouble.get_or_insert(error.into());
+            } else {
+                self.fail_to_connect(at, error.into());
+            }
             return Ok(true);
         }
         match event {
@@ -207,6 +225,10 @@ impl<'a> Session<'a> {
 
     /// A connection that will not be: the others go on.
     pub(super) fn fail_to_connect(&mut self, at: usize, failure: Failure) {
+        if self.nodes[at].connected || self.nodes[at].ended {
+            // It has had its outcome.
+            return;
+        }
         self.nodes[at].ended = true;
         self.nodes[at].usable = false;
         self.connect_failures += 1;
@@ -311,7 +333,11 @@ impl<'a> Session<'a> {
                         .sum(),
                 );
             } else if quiet_since.elapsed() > self.plan.stall {
-                return Err(self.stalled(what));
+                let missing = self
+                    .nodes
+                    .iter()
+                    .filter(|node| node.usable && !is_done(node));
+                return Err(self.stalled(what, missing.count()));
             }
         }
         self.check_trouble()
@@ -422,7 +448,7 @@ impl<'a> Session<'a> {
         };
         let mut progress = Progress::new("disconnected", self.nodes.len() as u64);
         while open(&self.nodes) > 0 {
-            let event = self.next_event("disconnections")?;
+            let event = self.next_event("disconnections", open(&self.nodes))?;
             self.note(&event)?;
             progress.set((self.nodes.len() - open(&self.nodes)) as u64);
         }

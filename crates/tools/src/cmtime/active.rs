@@ -219,6 +219,8 @@ impl Group<'_> {
                 return Err(Failure::Stalled {
                     seconds: STALL.as_secs(),
                     awaited: step.name(),
+                    missing: under_way,
+                    total: self.ids.len(),
                 });
             };
             let Some(ended) = step.is_ended_by(&event) else {
