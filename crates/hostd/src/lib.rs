@@ -16,7 +16,7 @@
 //!
 //! ```text
 //!  program                                            service
-//!  Host ---- SOCK_SEQPACKET, one message at a time ---- Client       (proto::Request, proto::Reply)
+//!  Host ---- SOCK_SEQPACKET, answers in order -------- Client       (proto::Request, proto::Reply)
 //!  ClientChannel ---- one byte per queued event ------- Pipe         (a channel's descriptor)
 //!  gone_fd ---- nothing, until the end ---------------- lifeline
 //!  Port ---- UDP 4791, slot n                           Port, slot 0: QP1
@@ -44,6 +44,7 @@
 mod address;
 mod error;
 mod host;
+mod patience;
 pub mod service;
 mod sys;
 
@@ -54,3 +55,4 @@ pub use oarlock_ucm::proto::{
     ClientInfo, DeviceInfo, Hello, HostInfo, IdInfo, PortInfo, WriteBatch, WriteItem as Call,
     WriteReply as Reply,
 };
+pub use patience::Patience;

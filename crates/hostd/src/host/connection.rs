@@ -1,67 +1,90 @@
-//! One connection to a service: requests one at a time, answers matched by their sequence numbers.
+//! One connection to a service: any number of requests under way, answered in their order.
+//!
+//! Whoever waits for an answer reads the socket if nobody else does. A reader hands answers that are not its own to those
+//! who wait for them; when it has its own, another takes over.
 
 use crate::Error;
+use crate::patience::Patience;
 use oarlock_port::fdpass;
-use oarlock_port::fork::ForkGuard;
+use oarlock_port::fork::{self, ForkGuard};
 use oarlock_ucm::proto::{Hello, MAX_MESSAGE, MAX_NAME, NO_ANSWER, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
 pub(super) struct Connection {
     /// The process that made it; a forked child must not use it.
     pid: u32,
+    generation: u32,
     hello: Hello,
     gone: AtomicBool,
     sequence: AtomicU32,
     /// Messages that want no answer and have not been sent yet; sent before anything else.
     posted: Mutex<VecDeque<Vec<u8>>>,
-    /// Held from a request to its answer.
-    exchange: Mutex<Exchange>,
+    /// Held while messages are put on the socket, so that requests wait for answers in the order of the socket.
+    sending: Mutex<()>,
+    inbox: Mutex<Inbox>,
+    /// An answer has been handed over, or nobody reads any more.
+    inbox_changed: Condvar,
     /// Taken off the list before the sockets are closed: fields are dropped in this order.
     _forks: [ForkGuard; 2],
     socket: OwnedFd,
     lifeline: OwnedFd,
 }
 
+/// Answers on their way.
 #[derive(Debug)]
-struct Exchange {
-    buffer: Box<[u8]>,
+struct Inbox {
+    /// The requests under way, oldest first: the next answer is the first one's.
+    expected: VecDeque<u32>,
+    /// Answers that another thread has read.
+    arrived: Vec<(u32, Answer)>,
+    /// What messages are read into; the reader has it.
+    buffer: Option<Box<[u8]>>,
+    /// Threads that sleep until the inbox changes; waking nobody is a system call, too.
+    sleepers: usize,
 }
+
+type Answer = (Reply, Vec<OwnedFd>);
 
 impl Connection {
     /// Says hello.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, Error> {
-        let pid = std::process::id();
         let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let name = name.trim_end();
         let name = name[..name.floor_char_boundary(MAX_NAME)].to_owned();
-        let mut exchange = Exchange {
-            buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
-        };
-        send(
-            &socket,
-            &Request::Hello { pid, name }.encode(HELLO_SEQUENCE),
-            &[],
-        )?;
-        let (reply, fds) = receive(&socket, HELLO_SEQUENCE, &mut exchange)?;
-        let (Reply::Hello(hello), Some(lifeline)) = (reply, fds.into_iter().next()) else {
+        let pid = std::process::id();
+        let mut buffer = vec![0; MAX_MESSAGE].into_boxed_slice();
+        let hello = Request::Hello { pid, name }.encode(HELLO_SEQUENCE);
+        fdpass::send(&socket, &hello, &[], true).map_err(gone)?;
+        let (sequence, (reply, fds)) = receive(&socket, &mut buffer)?;
+        let (HELLO_SEQUENCE, Reply::Hello(hello), Some(lifeline)) =
+            (sequence, refused(reply)?, fds.into_iter().next())
+        else {
             return Err(Error::UnexpectedReply);
         };
         let guard = |fd: &OwnedFd| ForkGuard::new(fd).map_err(Error::system("watch for forks"));
+        let forks = [guard(&socket)?, guard(&lifeline)?];
         Ok(Self {
             pid,
+            generation: fork::generation(),
             hello,
             gone: AtomicBool::new(false),
             sequence: AtomicU32::new(HELLO_SEQUENCE + 1),
             posted: Mutex::default(),
-            exchange: Mutex::new(exchange),
-            _forks: [guard(&socket)?, guard(&lifeline)?],
+            sending: Mutex::default(),
+            inbox: Mutex::new(Inbox {
+                expected: VecDeque::new(),
+                arrived: Vec::new(),
+                buffer: Some(buffer),
+                sleepers: 0,
+            }),
+            inbox_changed: Condvar::new(),
+            _forks: forks,
             socket,
             lifeline,
         })
@@ -107,17 +130,11 @@ impl Connection {
         self.check()?;
         let sequence = self.next_sequence();
         let message = request.encode(sequence);
-        let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let result = self
-            .send_posted(true)
-            .and_then(|()| send(&self.socket, &message, fds))
-            .and_then(|()| receive(&self.socket, sequence, &mut exchange));
-        drop(exchange);
-        // Whoever posted meanwhile found the exchange taken and left the sending to us.
-        self.try_send_posted();
+            .send(sequence, &message, fds)
+            .and_then(|()| self.await_answer(sequence));
         match result {
-            Ok((Reply::Refused(refusal), _)) => Err(Error::Refused(refusal)),
-            Ok(reply) => Ok(reply),
+            Ok((reply, fds)) => Ok((refused(reply)?, fds)),
             Err(error) => {
                 if error.is_gone() {
                     self.gone.store(true, Ordering::Release);
@@ -131,10 +148,7 @@ impl Connection {
     pub(super) fn post(&self, request: &Request) -> Result<(), Error> {
         self.check()?;
         let message = request.encode(NO_ANSWER);
-        self.posted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(message);
+        lock(&self.posted).push_back(message);
         self.try_send_posted();
         Ok(())
     }
@@ -147,7 +161,7 @@ impl Connection {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if std::process::id() != self.pid {
+        if self.is_child() {
             return Err(Error::Forked { opener: self.pid });
         }
         if self.gone.load(Ordering::Acquire) {
@@ -156,29 +170,122 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what was posted unless a request is under way, whose thread does it then.
+    fn is_child(&self) -> bool {
+        fork::generation() != self.generation
+    }
+
+    fn send(&self, sequence: u32, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let sending = lock(&self.sending);
+        self.send_posted(true)?;
+        // Before it is sent: the answer may come before the lock is given back.
+        lock(&self.inbox).expected.push_back(sequence);
+        let sent = fdpass::send(&self.socket, message, fds, true);
+        if sent.is_err() {
+            let mut inbox = lock(&self.inbox);
+            inbox.expected.retain(|expected| *expected != sequence);
+        }
+        drop(sending);
+        // Whoever posted meanwhile found the socket taken and left the sending to us.
+        self.try_send_posted();
+        sent.map(drop).map_err(gone)
+    }
+
+    /// Waits for the answer to a request that has been sent.
+    fn await_answer(&self, sequence: u32) -> Result<Answer, Error> {
+        let mut patience = Patience::new();
+        let mut inbox = lock(&self.inbox);
+        loop {
+            if let Some(place) = inbox.arrived.iter().position(|(of, _)| *of == sequence) {
+                return Ok(inbox.arrived.swap_remove(place).1);
+            }
+            if !inbox.expected.contains(&sequence) {
+                // The connection has failed under a reader, which then forgets all requests.
+                return Err(Error::ServiceGone);
+            }
+            if let Some(buffer) = inbox.buffer.take() {
+                drop(inbox);
+                return self.read_until(sequence, buffer);
+            }
+            match &mut patience {
+                Some(waiting) => {
+                    drop(inbox);
+                    if !waiting.look_again() {
+                        patience = None;
+                    }
+                    inbox = lock(&self.inbox);
+                }
+                None => {
+                    inbox.sleepers += 1;
+                    inbox = self
+                        .inbox_changed
+                        .wait(inbox)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    inbox.sleepers -= 1;
+                }
+            }
+        }
+    }
+
+    /// Reads answers up to the one wanted.
+    fn read_until(&self, wanted: u32, mut buffer: Box<[u8]>) -> Result<Answer, Error> {
+        loop {
+            let received = receive(&self.socket, &mut buffer);
+            let mut inbox = lock(&self.inbox);
+            let result = received.and_then(|(sequence, answer)| {
+                let first = inbox.expected.pop_front();
+                // A message that could not be read at all is refused with sequence number 0.
+                let is_refusal = matches!((sequence, &answer.0), (NO_ANSWER, Reply::Refused(_)));
+                match first {
+                    Some(first) if first == sequence || is_refusal => Ok((first, answer)),
+                    _ => Err(Error::UnexpectedReply),
+                }
+            });
+            let done = match result {
+                Ok((sequence, answer)) if sequence == wanted => Ok(answer),
+                Ok(other) => {
+                    inbox.arrived.push(other);
+                    self.wake_sleepers(inbox);
+                    continue;
+                }
+                Err(error) => {
+                    // Nothing that comes after this can be understood.
+                    inbox.expected.clear();
+                    self.gone.store(true, Ordering::Release);
+                    Err(error)
+                }
+            };
+            inbox.buffer = Some(buffer);
+            self.wake_sleepers(inbox);
+            return done;
+        }
+    }
+
+    fn wake_sleepers(&self, inbox: MutexGuard<'_, Inbox>) {
+        let sleepers = inbox.sleepers;
+        drop(inbox);
+        if sleepers > 0 {
+            self.inbox_changed.notify_all();
+        }
+    }
+
+    /// Sends what was posted unless another thread is sending, which does it then.
     fn try_send_posted(&self) {
-        while !self
-            .posted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
-        {
-            let Ok(exchange) = self.exchange.try_lock() else {
+        while !lock(&self.posted).is_empty() {
+            let Ok(sending) = self.sending.try_lock() else {
                 return;
             };
             let sent = self.send_posted(false);
-            drop(exchange);
+            drop(sending);
             if sent.is_err() {
                 return;
             }
         }
     }
 
-    /// With the exchange held: sends what was posted, in order.
+    /// With `sending` held: sends what was posted, in order.
     fn send_posted(&self, wait: bool) -> Result<(), Error> {
         loop {
-            let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut posted = lock(&self.posted);
             let Some(message) = posted.front() else {
                 return Ok(());
             };
@@ -198,52 +305,49 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if std::process::id() == self.pid {
+        if !self.is_child() {
             self.try_send_posted();
         }
     }
 }
 
-/// Sends one message, waiting for room.
-fn send(socket: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-    fdpass::send(socket, message, fds, true)
-        .map(drop)
-        .map_err(gone)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Queues whose every change is one call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Receives the answer to a request.
-fn receive(
-    socket: &OwnedFd,
-    sequence: u32,
-    exchange: &mut Exchange,
-) -> Result<(Reply, Vec<OwnedFd>), Error> {
-    let mut spin_until = Some(Instant::now() + SPIN);
+fn refused(reply: Reply) -> Result<Reply, Error> {
+    match reply {
+        Reply::Refused(refusal) => Err(Error::Refused(refusal)),
+        reply => Ok(reply),
+    }
+}
+
+/// Receives the next answer, with the number of its request.
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(u32, Answer), Error> {
+    let mut patience = Patience::new();
     loop {
-        let message = match fdpass::receive(socket, &mut exchange.buffer, spin_until.is_none()) {
+        let message = match fdpass::receive(socket, buffer, patience.is_none()) {
             Ok(message) => message,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A wake-up costs more than the answer: look again for a moment before sleeping.
-                if spin_until.is_some_and(|until| Instant::now() >= until) {
-                    spin_until = None;
+                if patience
+                    .as_mut()
+                    .is_none_or(|waiting| !waiting.look_again())
+                {
+                    patience = None;
                 }
-                std::thread::yield_now();
                 continue;
             }
             Err(error) => return Err(gone(error)),
         };
+        if let Some(waiting) = patience {
+            waiting.paid_off();
+        }
         if message.len == 0 {
             return Err(Error::ServiceGone);
         }
-        let (header, reply) =
-            Reply::decode(&exchange.buffer[..message.len]).map_err(Error::Protocol)?;
-        if header.sequence == sequence {
-            return Ok((reply, message.fds));
-        }
-        // A message that could not be read at all is refused with sequence number 0.
-        if let (NO_ANSWER, Reply::Refused(_)) = (header.sequence, &reply) {
-            return Ok((reply, message.fds));
-        }
-        return Err(Error::UnexpectedReply);
+        let (header, reply) = Reply::decode(&buffer[..message.len]).map_err(Error::Protocol)?;
+        return Ok((header.sequence, (reply, message.fds)));
     }
 }
 
@@ -269,5 +373,3 @@ fn gone(error: io::Error) -> Error {
 }
 
 const HELLO_SEQUENCE: u32 = 1;
-/// About the cost of one wake-up.
-const SPIN: Duration = Duration::from_micros(50);

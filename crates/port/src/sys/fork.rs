@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Keeps a descriptor on the list of those that a forked child lets go of; taken off when dropped, which must
 /// happen before the descriptor is closed.
@@ -47,6 +47,14 @@ impl Drop for ForkGuard {
     }
 }
 
+/// How many forks lie between the start of the program and this process, counted from the first [`ForkGuard`] on: a
+/// process that finds another number than before is a child of the one that noted it. A load from memory, where asking for
+/// the process id is a system call.
+#[must_use]
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Acquire)
+}
+
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = INSTALLED.get_or_init(|| {
@@ -56,7 +64,7 @@ fn install() -> io::Result<()> {
         // The process needs it until its end.
         NULL.store(null.into_raw_fd(), Ordering::Release);
         // SAFETY: the handler is a function that lives as long as the program and calls only dup3, which is
-        // async-signal-safe, and atomic loads.
+        // async-signal-safe, and atomic operations.
         match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
             0 => Ok(()),
             errno => Err(errno),
@@ -66,6 +74,7 @@ fn install() -> io::Result<()> {
 }
 
 extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::AcqRel);
     let null = NULL.load(Ordering::Acquire);
     for entry in &LIST {
         let number = entry.load(Ordering::Acquire);
@@ -80,5 +89,6 @@ extern "C" fn in_child() {
 const FREE: i32 = -1;
 /// Where to look for a free place first, so that a long list need not be walked.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 static NULL: AtomicI32 = AtomicI32::new(FREE);
 static LIST: [AtomicI32; 4096] = [const { AtomicI32::new(FREE) }; 4096];
