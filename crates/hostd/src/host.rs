@@ -91,7 +91,7 @@ impl Host {
     }
 
     /// Makes this process the host service of its network namespace, on the real port, for as long as the handle lives.
-    /// Other programs of the same user can join.
+    /// Other programs of the same user can join. Raises the process's soft limit of open descriptors to the hard one.
     ///
     /// # Errors
     /// A service runs already; the port is taken; too few descriptors; the loopback interface is down.

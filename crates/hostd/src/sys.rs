@@ -18,6 +18,7 @@ pub(crate) fn block_signals() {
 }
 
 /// Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and gives a descriptor that becomes readable when one comes.
+/// Blocks SIGXFSZ as well: a trace that reaches the limit of file sizes must fail, not end the service.
 pub(crate) fn termination_signals() -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set, sigaddset changes it, the others read it; no old set is asked for.
@@ -27,8 +28,10 @@ pub(crate) fn termination_signals() -> io::Result<OwnedFd> {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
+        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGXFSZ);
         libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        fd
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -118,6 +118,9 @@ impl Devices {
             let number = *self.numbers.entry(interface.index).or_insert(next);
             list.push(device(self.guid, number, interface));
         }
+        for (interface, rdma) in &self.skipped {
+            tracing::warn!("interface {interface} is left to the kernel's RDMA device {rdma}");
+        }
         self.list = list;
         self.interfaces = interfaces;
     }

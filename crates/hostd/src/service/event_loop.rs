@@ -148,6 +148,7 @@ impl Service {
         if let Some(fd) = &client.process {
             self.watch(process, fd, epoll::EventFlags::IN)?;
         }
+        tracing::debug!(client = id, pid = client.peer.pid, "connected");
         self.clients.insert(id, client);
         self.counters.clients += 1;
         Ok(())
@@ -166,6 +167,10 @@ impl Service {
 
     /// Runs until the end.
     pub(super) fn run(&mut self) {
+        tracing::info!(
+            devices = self.network.devices.list.len(),
+            "the host service is ready"
+        );
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         let mut spin_until: Option<Instant> = None;
         while !self.stopping {
@@ -429,6 +434,12 @@ impl Service {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
+        tracing::debug!(
+            client = id,
+            pid = client.peer.pid,
+            name = client.name,
+            "gone"
+        );
         self.forget(&client);
         if let Some(process) = &client.process {
             self.forget(process);
@@ -529,6 +540,7 @@ impl Service {
         }
         self.drain();
         self.listener = None;
+        tracing::info!("the host service has ended");
     }
 }
 
