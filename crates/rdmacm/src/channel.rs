@@ -5,7 +5,7 @@ use crate::event::{Event, Receipt};
 use crate::identifier::{Identifier, Shared};
 use crate::param::{PaddedData, PeerParam};
 use crate::{command, registry};
-use oarlock_hostd::{ClientChannel, Host, Wake};
+use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
 use oarlock_ucm::proto::{Acknowledged, MAX_BATCH};
 use oarlock_wire::RejReason;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -139,13 +139,23 @@ impl Channel {
     }
 
     pub(crate) fn wait_event(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Option<Event>> {
+        let mut patience = Patience::new();
         loop {
             if let Some(event) = self.try_event()? {
+                if let Some(waiting) = &patience {
+                    waiting.paid_off();
+                }
                 return Ok(Some(event));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return Ok(None);
+            }
+            if let Some(waiting) = &mut patience {
+                if !waiting.look_again() {
+                    patience = None;
+                }
+                continue;
             }
             // What was acknowledged travels with the next request for an event; only when none is made soon it is worth a
             // message of its own.

@@ -24,6 +24,8 @@ struct State {
     by_channel: Vec<(u64, u32)>,
     /// Unacknowledged events by the thread that fetched them.
     held: Vec<(ThreadId, u32)>,
+    /// Threads that wait for acknowledgements; waking nobody is a system call, too.
+    waiting: u32,
 }
 
 impl Ledger {
@@ -62,9 +64,11 @@ impl Ledger {
             None => state.by_channel.push((channel, 1)),
         }
         state.total = state.total.wrapping_add(1);
-        let total = state.total;
+        let (total, waiting) = (state.total, state.waiting);
         drop(state);
-        self.acknowledged.notify_all();
+        if waiting > 0 {
+            self.acknowledged.notify_all();
+        }
         total
     }
 
@@ -90,10 +94,12 @@ impl Ledger {
             .cast_signed()
             < 0
         {
+            state.waiting += 1;
             state = self
                 .acknowledged
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         state.settled = reported;
         for (serial, count) in &mut state.by_channel {

@@ -328,11 +328,26 @@ mod threads {
         ids: RwLock<Vec<Identifier>>,
         /// By uid of the test (context): what was seen.
         seen: Mutex<HashMap<u64, Vec<&'static str>>>,
+        events: AtomicUsize,
+        migrations: AtomicUsize,
         ended: AtomicUsize,
         stop: AtomicBool,
     }
 
     impl World {
+        fn is_over(&self) -> bool {
+            self.stop.load(Ordering::SeqCst)
+        }
+
+        /// Holds the readers back, so that connections do not finish before they have been moved about.
+        fn wait_for_migrators(&self) {
+            while self.migrations.load(Ordering::SeqCst) < self.events.load(Ordering::SeqCst)
+                && !self.is_over()
+            {
+                std::thread::yield_now();
+            }
+        }
+
         fn record(&self, event: &Event) -> u64 {
             let name = event.name().strip_prefix("RDMA_CM_EVENT_").unwrap();
             let key = match event {
@@ -383,17 +398,18 @@ mod threads {
         }
 
         fn read(&self, at: usize) {
-            while !self.stop.load(Ordering::SeqCst) {
+            while !self.is_over() {
+                self.wait_for_migrators();
                 let tick = std::time::Duration::from_millis(10);
                 if let Some(event) = self.channels[at].get_event_timeout(tick).unwrap() {
+                    self.events.fetch_add(1, Ordering::SeqCst);
                     self.handle(event);
                 }
             }
         }
 
-        fn migrate(&self, mut dice: Dice) -> usize {
-            let mut migrations = 0;
-            while !self.stop.load(Ordering::SeqCst) {
+        fn migrate(&self, mut dice: Dice) {
+            while !self.is_over() {
                 let to = &self.channels[dice.below(CHANNELS)];
                 if dice.below(6) == 0 {
                     self.listener.migrate(to).unwrap();
@@ -403,11 +419,10 @@ mod threads {
                     drop(ids);
                     id.migrate(to).unwrap();
                 }
-                migrations += 1;
+                self.migrations.fetch_add(1, Ordering::SeqCst);
                 // Lets the connections get somewhere on two processors.
                 std::thread::yield_now();
             }
-            migrations
         }
     }
 
@@ -434,21 +449,21 @@ mod threads {
                 channels,
                 listener,
                 seen: Mutex::default(),
+                events: AtomicUsize::new(0),
+                migrations: AtomicUsize::new(0),
                 ended: AtomicUsize::new(0),
                 stop: AtomicBool::new(false),
             };
-            let migrations: usize = std::thread::scope(|scope| {
+            std::thread::scope(|scope| {
                 for at in 0..CHANNELS {
                     let world = &world;
                     scope.spawn(move || world.read(at));
                 }
-                let migrators: Vec<_> = (0..MIGRATORS)
-                    .map(|which| {
-                        let dice = Dice(seed * 1000 + which as u64);
-                        let world = &world;
-                        scope.spawn(move || world.migrate(dice))
-                    })
-                    .collect();
+                for which in 0..MIGRATORS {
+                    let dice = Dice(seed * 1000 + which as u64);
+                    let world = &world;
+                    scope.spawn(move || world.migrate(dice));
+                }
                 let actives: Vec<Identifier> = world.ids.read().unwrap()[..CONNECTIONS].to_vec();
                 for id in &actives {
                     id.resolve_addr(None, address, LONG).unwrap();
@@ -460,11 +475,8 @@ mod threads {
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
                 world.stop.store(true, Ordering::SeqCst);
-                migrators
-                    .into_iter()
-                    .map(|thread| thread.join().unwrap())
-                    .sum()
             });
+            let migrations = world.migrations.into_inner();
             assert!(
                 migrations > CONNECTIONS,
                 "seed {seed}: only {migrations} migrations"
