@@ -392,7 +392,12 @@ impl CqShared {
 
     pub(crate) fn attach(&self, qp: &Arc<QpShared>) {
         let mut qps = lock(&self.qps);
-        qps.retain(|qp| qp.strong_count() > 0);
+        // Pruned when it would grow, so that entering is cheap on average.
+        if qps.len() == qps.capacity() {
+            qps.retain(|qp| qp.strong_count() > 0);
+            let left = qps.len();
+            qps.reserve(left.max(1));
+        }
         qps.push(Arc::downgrade(qp));
     }
 
