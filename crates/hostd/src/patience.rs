@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 /// A wait that has not slept yet.
 #[derive(Debug)]
 pub struct Patience {
-    looked: Instant,
     until: Instant,
 }
 
@@ -20,25 +19,22 @@ impl Patience {
     /// Begins a wait; `None` where it is better to sleep at once: on one core, or while others want the cores.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let looked = Instant::now();
-        let crowded_until = CROWDED_UNTIL.load(Ordering::Relaxed);
-        if !has_cores() || nanos(looked) < crowded_until {
+        let now = Instant::now();
+        if !has_cores() || nanos(now) < CROWDED_UNTIL.load(Ordering::Relaxed) {
             return None;
         }
         Some(Self {
-            looked,
-            until: looked + LONGEST,
+            until: now + LONGEST,
         })
     }
 
     /// Lets others run; whether it is worth looking once more.
     #[must_use]
     pub fn look_again(&mut self) -> bool {
+        let before = Instant::now();
         std::thread::yield_now();
         let now = Instant::now();
-        let away = now - self.looked;
-        self.looked = now;
-        if away > LATE {
+        if now - before > LATE {
             let pause = (PAUSE.load(Ordering::Relaxed) * 2).min(LONGEST_PAUSE);
             PAUSE.store(pause, Ordering::Relaxed);
             CROWDED_UNTIL.store(nanos(now) + pause, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
 use super::{ServiceConfig, identity};
-use crate::{Error, sys};
+use crate::{Error, Patience, sys};
 use oarlock_port::fork::ForkGuard;
 use oarlock_ucm::proto::MAX_MESSAGE;
 use oarlock_ucm::{FileId, Owner, Ucm};
@@ -52,7 +52,6 @@ pub(super) struct Service {
     /// Whether the system lets everybody bind ports below 1024.
     pub(super) ports_are_free: bool,
     pub(super) buffer: Vec<u8>,
-    spins: bool,
     pub(super) counters: ServiceCounters,
 }
 
@@ -114,7 +113,6 @@ impl Service {
             stopping: false,
             ports_are_free: unprivileged.is_ok_and(|text| text.trim() == "0"),
             buffer: vec![0; MAX_MESSAGE],
-            spins: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
             counters: ServiceCounters::default(),
         };
         service.watch(Source::Port, &service.network.port, epoll::EventFlags::IN)?;
@@ -172,9 +170,10 @@ impl Service {
             "the host service is ready"
         );
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
-        let mut spin_until: Option<Instant> = None;
+        // After every input the next is looked for a moment before sleeping; without input there is none of this.
+        let mut patience: Option<Patience> = None;
         while !self.stopping {
-            let timeout = if spin_until.is_some() {
+            let timeout = if patience.is_some() {
                 Some(Duration::ZERO)
             } else {
                 self.wait()
@@ -182,22 +181,25 @@ impl Service {
             self.counters.sleeps += u64::from(timeout != Some(Duration::ZERO));
             events.clear();
             self.poll(&mut events, timeout);
-            if events.is_empty() {
-                if spin_until.is_some_and(|until| Instant::now() >= until) {
-                    spin_until = None;
-                } else if spin_until.is_some() {
-                    std::thread::yield_now();
-                }
-            } else if self.spins {
-                spin_until = Some(Instant::now() + SPIN);
-            }
-            self.counters.turns += u64::from(!events.is_empty());
+            let busy = !events.is_empty();
+            self.counters.turns += u64::from(busy);
             for event in events.drain(..) {
                 if let Some(source) = Source::from_number(event.data.u64()) {
                     self.dispatch(source, event.flags);
                 }
             }
             self.turn();
+            if busy {
+                if let Some(waiting) = &patience {
+                    waiting.paid_off();
+                }
+                patience = Patience::new();
+            } else if patience
+                .as_mut()
+                .is_some_and(|waiting| !waiting.look_again())
+            {
+                patience = None;
+            }
         }
         self.shut_down();
     }
@@ -583,6 +585,4 @@ const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 const FIRST_CLIENT: u32 = 1;
 const EVENTS_PER_TURN: usize = 256;
 const ACCEPTS_PER_TURN: usize = 64;
-/// About the cost of one wake-up.
-const SPIN: Duration = Duration::from_micros(50);
 const SETTLE_EVERY: Duration = Duration::from_millis(500);

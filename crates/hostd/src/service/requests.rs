@@ -58,10 +58,10 @@ impl Service {
             let Some(client) = self.clients.get_mut(&id) else {
                 return true;
             };
-            if let Some(sequence) = sequence
-                && client.send(reply.encode(sequence), fds).is_err()
-            {
-                return false;
+            // Whoever waits for an answer has sent nothing else yet, as a rule; epoll tells if it has. More comes behind what
+            // wants no answer.
+            if let Some(sequence) = sequence {
+                return client.send(reply.encode(sequence), fds).is_ok();
             }
         }
         true
