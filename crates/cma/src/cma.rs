@@ -293,7 +293,9 @@ impl Cma {
             IdOption::MinRnrTimer(code) => {
                 options.min_rnr_timer = Some(five_bits("MIN_RNR_TIMER", code)?.get())
             }
-            IdOption::CmResponseTimeout(timeout) => options.cm_response_timeout = Some(timeout),
+            IdOption::CmResponseTimeout(exponent) => {
+                options.cm_response_timeout = Some(five_bits("CM_RESPONSE_TIMEOUT", exponent)?)
+            }
             IdOption::MaxCmRetries(given) if given > MAX_CM_RETRIES => {
                 return Err(Error::OptionRange {
                     option: "MAX_CM_RETRIES",

@@ -1,7 +1,7 @@
 //! What a caller gives: connection parameters, options, queue pair types.
 
 use oarlock_cm::StateName;
-use oarlock_wire::{IbTimeout, Qpn, RetryCount};
+use oarlock_wire::{Qpn, RetryCount};
 use std::fmt;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub const PRIVATE_DATA_ACCEPT: usize = 196;
 /// Bytes of private data in a rejection (REJ).
 pub const PRIVATE_DATA_REJECT: usize = 148;
 
-/// An option of an identifier. The last four have no number in the kernel's ABI.
+/// An option of an identifier. A kernel has the first four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum IdOption {
@@ -64,8 +64,9 @@ pub enum IdOption {
     AckTimeout(u8),
     /// The RNR timer that the local queue pair asks of its peer, a 5-bit code.
     MinRnrTimer(u8),
-    /// How long the peer's connection manager may take for an answer before the request is sent again.
-    CmResponseTimeout(IbTimeout),
+    /// How long the peer's connection manager may take for an answer before the request is sent again, 4.096 µs × 2^n,
+    /// 5 bits.
+    CmResponseTimeout(u8),
     /// How often a message of the connection manager is sent again, 4 bits.
     MaxCmRetries(u8),
     /// How long `connect` may take altogether.

@@ -3,13 +3,13 @@
 use crate::channel::{Channel, EventChannel};
 use crate::error::{Error, Result};
 use crate::ledger::Ledger;
-use crate::param::PeerParam;
+use crate::param::{PaddedData, PeerParam};
 use crate::queue_pair::Recipes;
 use crate::{command, registry};
 use oarlock_hostd::Host;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, IdNumber};
 use oarlock_verbs::{Context, QueuePair};
-use oarlock_wire::{IbTimeout, PortSpace};
+use oarlock_wire::{IbTimeout, PortSpace, RnrTimer};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) recipes: Mutex<Recipes>,
     /// Of a passive side: what the connection request offers.
     pub(crate) offered: Option<PeerParam>,
+    /// What the peer sent along with its request or reply.
+    peer_data: OnceLock<PaddedData>,
     pub(crate) closed: AtomicBool,
     /// Establishing failed on this side; later refusals are consequences.
     failed: AtomicBool,
@@ -111,6 +113,7 @@ impl Identifier {
             device: OnceLock::new(),
             recipes: Mutex::default(),
             offered,
+            peer_data: OnceLock::new(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
@@ -258,6 +261,55 @@ impl Identifier {
         Ok(())
     }
 
+    /// How long a sender waits that finds no receive posted here; before `connect` or `accept`. Without it, the host's value:
+    /// 0.64 ms.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the sentence says why.
+    pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
+        self.0.ask(
+            "set_min_rnr_timer",
+            client::set_min_rnr_timer(self.0.number, timer),
+        )?;
+        self.0.forget_recipes();
+        Ok(())
+    }
+
+    /// How long the peer may take to answer a message of connecting before it is sent again; before `connect`. Without it,
+    /// the host's value: 4 s.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the sentence says why.
+    pub fn set_response_timeout(&self, timeout: IbTimeout) -> Result<()> {
+        self.0.ask(
+            "set_response_timeout",
+            client::set_cm_response_timeout(self.0.number, timeout),
+        )
+    }
+
+    /// How often a message of connecting is sent again, 15 times at most; before `connect`. Without it, the host's value: 15.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` for more than 15.
+    pub fn set_max_retries(&self, retries: u8) -> Result<()> {
+        self.0.ask(
+            "set_max_retries",
+            client::set_max_cm_retries(self.0.number, retries),
+        )
+    }
+
+    /// How long `connect` may take altogether, at least 1 ms: then comes [`Unreachable`](crate::Event::Unreachable).
+    /// Before `connect`. Without it, the host's value: as long as the retries take, 74 s.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the sentence says why.
+    pub fn set_connect_deadline(&self, deadline: Option<Duration>) -> Result<()> {
+        self.0.ask(
+            "set_connect_deadline",
+            client::set_connect_deadline(self.0.number, deadline),
+        )
+    }
+
     /// The local address, once bound or resolved.
     ///
     /// # Errors
@@ -282,6 +334,12 @@ impl Identifier {
     #[must_use]
     pub fn offered(&self) -> Option<PeerParam> {
         self.0.offered
+    }
+
+    /// The private data that the peer sent with its request (passive side) or its reply (active side).
+    #[must_use]
+    pub fn peer_private_data(&self) -> Option<&PaddedData> {
+        self.0.peer_data.get()
     }
 
     /// Bounds every wait of a synchronous identifier from now on; `None` removes the bound. A wait that meets it ends with
@@ -355,6 +413,13 @@ impl Shared {
 
     pub(crate) fn has_queue_pair(&self) -> bool {
         self.lock_queue_pair().is_some()
+    }
+
+    /// Keeps what the peer sent along; it sends one request or one reply.
+    pub(crate) fn keep_peer_data(&self, data: Option<&PaddedData>) {
+        if let Some(data) = data {
+            self.peer_data.get_or_init(|| data.clone());
+        }
     }
 
     pub(crate) fn fail(&self) {

@@ -89,7 +89,7 @@ pub use error::{Error, Result};
 pub use event::{Event, Receipt};
 pub use identifier::Identifier;
 pub use oarlock_hostd::Host;
-pub use oarlock_wire::{IbTimeout, PortSpace, Qpn, RejReason, RetryCount};
+pub use oarlock_wire::{IbTimeout, PortSpace, Qpn, RejReason, RetryCount, RnrTimer};
 pub use param::{
     ConnParam, ExternalQueuePair, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA,
     MAX_REJECT_PRIVATE_DATA, PaddedData, PeerParam,

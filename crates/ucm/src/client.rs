@@ -14,14 +14,17 @@
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use oarlock_wire::{IbTimeout, RnrTimer};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use crate::abi::{
     self, Accept, Bind, Command, ConnParam, Connect, CreateId, DestroyId, Disconnect, EventResp,
     GetEvent, Header, IbPathRecData, InitQpAttr, Listen, MAX_PRIVATE_DATA, MigrateId, Notify,
     PrivateDataLength, Query, QueryAddrResp, QueryPathResp, Reject, ResolveAddr, ResolveRoute,
-    SetOption, SockaddrStorage, UverbsQpAttr, option_id, option_level, query_option,
+    SetOption, SockaddrStorage, UverbsQpAttr, option_id, option_level, option_oarlock,
+    query_option,
 };
 
 /// One request and the type of its answer.
@@ -561,13 +564,13 @@ pub fn get_event() -> Call<Event> {
     Call::new(Command::GET_EVENT, &GetEvent { response: 0 })
 }
 
-fn set_option(id: IdNumber, optname: u32, value: &[u8]) -> Call<()> {
+fn set_option(id: IdNumber, level: u32, optname: u32, value: &[u8]) -> Call<()> {
     let optlen =
         u32::try_from(value.len()).expect("options of an identifier have one or four bytes");
     let body = SetOption {
         optval: 0,
         id: id.0,
-        level: option_level::ID,
+        level,
         optname,
         optlen,
     };
@@ -577,25 +580,66 @@ fn set_option(id: IdNumber, optname: u32, value: &[u8]) -> Call<()> {
 /// SET_OPTION, type of service.
 #[must_use]
 pub fn set_tos(id: IdNumber, tos: u8) -> Call<()> {
-    set_option(id, option_id::TOS, &[tos])
+    set_option(id, option_level::ID, option_id::TOS, &[tos])
 }
 
 /// SET_OPTION, share an address.
 #[must_use]
 pub fn set_reuseaddr(id: IdNumber, on: bool) -> Call<()> {
-    set_option(id, option_id::REUSEADDR, &i32::from(on).to_ne_bytes())
+    set_option(
+        id,
+        option_level::ID,
+        option_id::REUSEADDR,
+        &i32::from(on).to_ne_bytes(),
+    )
 }
 
 /// SET_OPTION, only the address family given.
 #[must_use]
 pub fn set_afonly(id: IdNumber, on: bool) -> Call<()> {
-    set_option(id, option_id::AFONLY, &i32::from(on).to_ne_bytes())
+    set_option(
+        id,
+        option_level::ID,
+        option_id::AFONLY,
+        &i32::from(on).to_ne_bytes(),
+    )
 }
 
 /// SET_OPTION, acknowledgement timeout, encoded (4.096 us * 2^n).
 #[must_use]
 pub fn set_ack_timeout(id: IdNumber, timeout: u8) -> Call<()> {
-    set_option(id, option_id::ACK_TIMEOUT, &[timeout])
+    set_option(id, option_level::ID, option_id::ACK_TIMEOUT, &[timeout])
+}
+
+/// SET_OPTION, RNR timer that the local queue pair asks of its peer. A kernel does not know this option.
+#[must_use]
+pub fn set_min_rnr_timer(id: IdNumber, timer: RnrTimer) -> Call<()> {
+    set_own_option(id, option_oarlock::MIN_RNR_TIMER, &[timer.get()])
+}
+
+/// SET_OPTION, how long the peer's connection manager may take for an answer. A kernel does not know this option.
+#[must_use]
+pub fn set_cm_response_timeout(id: IdNumber, timeout: IbTimeout) -> Call<()> {
+    set_own_option(id, option_oarlock::CM_RESPONSE_TIMEOUT, &[timeout.get()])
+}
+
+/// SET_OPTION, how often a message of the connection manager is sent again. A kernel does not know this option.
+#[must_use]
+pub fn set_max_cm_retries(id: IdNumber, retries: u8) -> Call<()> {
+    set_own_option(id, option_oarlock::MAX_CM_RETRIES, &[retries])
+}
+
+/// SET_OPTION, how long CONNECT may take altogether, at least 1 ms; rounded up to whole milliseconds. A kernel does not
+/// know this option.
+#[must_use]
+pub fn set_connect_deadline(id: IdNumber, deadline: Option<Duration>) -> Call<()> {
+    let millis = deadline.map_or(0, |deadline| deadline.as_nanos().div_ceil(1_000_000).max(1));
+    let millis = u32::try_from(millis).unwrap_or(u32::MAX);
+    set_own_option(id, option_oarlock::CONNECT_DEADLINE, &millis.to_ne_bytes())
+}
+
+fn set_own_option(id: IdNumber, optname: u32, value: &[u8]) -> Call<()> {
+    set_option(id, option_level::OARLOCK, optname, value)
 }
 
 /// NOTIFY, see [`abi::notify_event`].

@@ -182,6 +182,12 @@ pub const DEVIATIONS: &[Deviation] = &[
         "there is no subnet administrator whose records could be given",
     ),
     row(
+        "SET_OPTION, level 0x6f61726c",
+        "answers ENOSYS",
+        "an RNR timer, the CM's response timeout and retries, and a deadline for CONNECT can be set for one identifier",
+        "the kernel's values leave a program waiting for 74 s, and nothing but the whole host can be configured otherwise",
+    ),
+    row(
         "enhanced connection establishment",
         "carries vendor options in REQ and REP",
         "CONNECT and ACCEPT answer ENOSYS unless they are zero",

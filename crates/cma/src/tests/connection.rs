@@ -237,10 +237,7 @@ fn response_time_retries_and_deadline_are_configurable_for_all_and_for_one() {
         unreachable_after(&mut world, &[]),
         Duration::from_millis(4 * 1536)
     );
-    let options = [
-        IdOption::CmResponseTimeout(IbTimeout::truncate(16)),
-        IdOption::MaxCmRetries(1),
-    ];
+    let options = [IdOption::CmResponseTimeout(16), IdOption::MaxCmRetries(1)];
     assert_eq!(
         unreachable_after(&mut world, &options),
         Duration::from_millis(2 * 768)

@@ -3,10 +3,11 @@
 use crate::support::*;
 use oarlock_rdmacm::{
     ConnParam, Error, Event, IbTimeout, Identifier, MAX_ACCEPT_PRIVATE_DATA,
-    MAX_CONNECT_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA, PortSpace, RejReason, RetryCount,
+    MAX_CONNECT_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA, PortSpace, RejReason, RetryCount, RnrTimer,
 };
 use oarlock_verbs::QpState;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// R-PAR-1: private data arrives as given, padded with zeros to the message's field.
 #[test]
@@ -33,6 +34,39 @@ fn private_data_is_transparent_and_padded() {
             assert!(data.is_padded_from(b"from the passive side"), "{data:?}");
         }
         other => panic!("{other}"),
+    }
+}
+
+/// The host's own values would leave it waiting for 74 s, and a patient peer for longer.
+#[test]
+fn an_attempt_ends_at_the_deadline_of_its_identifier() {
+    let host = private();
+    let (passive_channel, active_channel) = (channel(&host), channel(&host));
+    let (_listener, address) = listener(&passive_channel);
+    let active = resolved(&active_channel, address);
+    active
+        .set_connect_deadline(Some(Duration::from_millis(100)))
+        .unwrap();
+    active.connect(&external(1)).unwrap();
+    let _undecided = request(&passive_channel);
+    let event = expect(&active_channel, "UNREACHABLE");
+    assert_eq!(event.status(), -110);
+}
+
+/// Each timer of connecting can be set, within the bits of its field.
+#[test]
+fn the_timers_of_connecting_are_options() {
+    let host = private();
+    let channel = channel(&host);
+    let id = Identifier::new(&channel, PortSpace::TCP).unwrap();
+    id.set_min_rnr_timer(RnrTimer::US_640).unwrap();
+    id.set_response_timeout(IbTimeout::MAX).unwrap();
+    id.set_max_retries(15).unwrap();
+    match id.set_max_retries(16) {
+        Err(error @ Error::Refused { .. }) => {
+            assert!(error.to_string().contains("16, at most 15"), "{error}");
+        }
+        other => panic!("{other:?}"),
     }
 }
 
@@ -377,7 +411,7 @@ fn calls_in_the_wrong_state_are_refused_with_a_sentence() {
     );
     let error = active.next_event().unwrap_err();
     assert!(matches!(error, Error::NotSynchronous { .. }), "{error}");
-    let error = active.resolve_route(std::time::Duration::ZERO).unwrap_err();
+    let error = active.resolve_route(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::TimeoutOutOfRange { .. }), "{error}");
 }
 

@@ -314,6 +314,8 @@ pub mod option_level {
     pub const ID: u32 = 0;
     /// Options of the InfiniBand transport.
     pub const IB: u32 = 1;
+    /// Options that a kernel does not have: the letters `oarl`, a number that no kernel will come to by counting.
+    pub const OARLOCK: u32 = 0x6F61_726C;
 }
 
 /// Option names at level [`option_level::ID`].
@@ -326,6 +328,18 @@ pub mod option_id {
     pub const AFONLY: u32 = 2;
     /// Acknowledgement timeout of the queue pair, 1 byte: 4.096 us * 2^n.
     pub const ACK_TIMEOUT: u32 = 3;
+}
+
+/// Option names at level [`option_level::OARLOCK`].
+pub mod option_oarlock {
+    /// RNR timer that the local queue pair asks of its peer, 1 byte: the 5-bit code.
+    pub const MIN_RNR_TIMER: u32 = 0;
+    /// How long the peer's connection manager may take for an answer, 1 byte: 4.096 us * 2^n.
+    pub const CM_RESPONSE_TIMEOUT: u32 = 1;
+    /// How often a message of the connection manager is sent again, 1 byte: at most 15.
+    pub const MAX_CM_RETRIES: u32 = 2;
+    /// How long CONNECT may take altogether, 4 bytes: milliseconds, 0 for no such limit.
+    pub const CONNECT_DEADLINE: u32 = 3;
 }
 
 /// Option names at level [`option_level::IB`].

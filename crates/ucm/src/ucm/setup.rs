@@ -12,6 +12,7 @@ use crate::Failure;
 use crate::abi::{
     Bind, BindIp, Command, CreateId, CreateIdResp, DestroyId, DestroyIdResp, ResolveAddr,
     ResolveIp, ResolveRoute, SetOption, SockaddrIn6, SockaddrStorage, option_id, option_level,
+    option_oarlock,
 };
 
 /// The largest value that the kernel copies for an option (`KMALLOC_MAX_SIZE` with pages of 4 KiB).
@@ -138,26 +139,45 @@ impl Ucm {
                 given: request.inline.len(),
             });
         }
-        if body.level != option_level::ID {
-            return Err(Failure::UnknownOption {
-                level: body.level,
-                name: body.optname,
-            });
-        }
-        let option = match body.optname {
-            option_id::TOS => IdOption::TypeOfService(byte("type of service", request.inline)?),
-            option_id::REUSEADDR => IdOption::ReuseAddr(int("reuseaddr", request.inline)? != 0),
-            option_id::AFONLY => IdOption::AfOnly(int("afonly", request.inline)? != 0),
-            option_id::ACK_TIMEOUT => IdOption::AckTimeout(byte("ack timeout", request.inline)?),
-            name => {
-                return Err(Failure::UnknownOption {
-                    level: body.level,
-                    name,
-                });
-            }
+        let option = match body.level {
+            option_level::ID => option_of_id(body.optname, request.inline)?,
+            option_level::OARLOCK => option_of_ours(body.optname, request.inline)?,
+            _ => None,
         };
+        let option = option.ok_or(Failure::UnknownOption {
+            level: body.level,
+            name: body.optname,
+        })?;
         Ok(self.cma.set_option(entry.id, option)?)
     }
+}
+
+/// `None`: there is no option of this name.
+fn option_of_id(name: u32, value: &[u8]) -> Result<Option<IdOption>, Failure> {
+    Ok(Some(match name {
+        option_id::TOS => IdOption::TypeOfService(byte("type of service", value)?),
+        option_id::REUSEADDR => IdOption::ReuseAddr(int("reuseaddr", value)? != 0),
+        option_id::AFONLY => IdOption::AfOnly(int("afonly", value)? != 0),
+        option_id::ACK_TIMEOUT => IdOption::AckTimeout(byte("ack timeout", value)?),
+        _ => return Ok(None),
+    }))
+}
+
+/// As [`option_of_id`], at our own level.
+fn option_of_ours(name: u32, value: &[u8]) -> Result<Option<IdOption>, Failure> {
+    Ok(Some(match name {
+        option_oarlock::MIN_RNR_TIMER => IdOption::MinRnrTimer(byte("min RNR timer", value)?),
+        option_oarlock::CM_RESPONSE_TIMEOUT => {
+            IdOption::CmResponseTimeout(byte("CM response timeout", value)?)
+        }
+        option_oarlock::MAX_CM_RETRIES => IdOption::MaxCmRetries(byte("max CM retries", value)?),
+        option_oarlock::CONNECT_DEADLINE => {
+            let millis = int("connect deadline", value)?.cast_unsigned();
+            let deadline = Duration::from_millis(millis.into());
+            IdOption::ConnectDeadline((millis != 0).then_some(deadline))
+        }
+        _ => return Ok(None),
+    }))
 }
 
 fn byte(option: &'static str, value: &[u8]) -> Result<u8, Failure> {

@@ -6,5 +6,6 @@ mod errno;
 mod errors;
 mod garbage;
 mod migration;
+mod options;
 mod values;
 mod world;

@@ -3,12 +3,12 @@
 use zerocopy::FromZeros;
 
 use oarlock_cma::Errno;
-use oarlock_ucm::abi::{self, Bind, Command, ResolveAddr, SetOption, SockaddrIb, SockaddrStorage};
+use oarlock_ucm::abi::{self, Bind, Command, ResolveAddr, SockaddrIb, SockaddrStorage};
 use oarlock_ucm::client::{self, IdNumber, Param};
 use oarlock_ucm::{Failure, FileId, Owner};
 
 use crate::errno::{
-    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, EFAULT, EINVAL, EISCONN, ENOENT, ENOSYS,
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, EINVAL, EISCONN, ENOENT, ENOSYS,
 };
 use crate::errors::{plausible, raw};
 use crate::world::{PORT, TCP, World, accept_param, address, kind, param};
@@ -474,75 +474,6 @@ fn listen_reject_disconnect_and_recipes_follow_the_states() {
         w.errno(1, passive, reject(child, 28).request(), &[]),
         EINVAL,
         "rejected already"
-    );
-}
-
-#[test]
-fn set_option_tells_levels_names_and_lengths_apart() {
-    let mut w = World::new(1);
-    let file = w.open(0);
-    let id = w.create(0, file, 1).0;
-    let option = |id, level, optname, optlen| {
-        raw(
-            Command::SET_OPTION,
-            &SetOption {
-                optval: 0,
-                id,
-                level,
-                optname,
-                optlen,
-            },
-        )
-    };
-    let rows: [(&str, Vec<u8>, &[u8], i32); 13] = [
-        (
-            "too long for any option, before the identifier",
-            option(99, 0, 0, u32::MAX),
-            &[],
-            EINVAL,
-        ),
-        ("unknown identifier", option(99, 9, 9, 1), &[1], ENOENT),
-        ("the value is not there", option(id, 9, 9, 4), &[1], EFAULT),
-        ("unknown level", option(id, 9, 0, 1), &[1], ENOSYS),
-        ("unknown name", option(id, 0, 9, 1), &[1], ENOSYS),
-        ("paths", option(id, 1, 1, 1), &[1], ENOSYS),
-        (
-            "type of service in four bytes",
-            option(id, 0, 0, 4),
-            &[1; 4],
-            EINVAL,
-        ),
-        ("reuseaddr in one byte", option(id, 0, 1, 1), &[1], EINVAL),
-        ("afonly in one byte", option(id, 0, 2, 1), &[1], EINVAL),
-        (
-            "ack timeout in four bytes",
-            option(id, 0, 3, 4),
-            &[1; 4],
-            EINVAL,
-        ),
-        (
-            "ack timeout beyond five bits",
-            option(id, 0, 3, 1),
-            &[32],
-            EINVAL,
-        ),
-        ("nothing at all", option(id, 0, 0, 0), &[], EINVAL),
-        ("ack timeout", option(id, 0, 3, 1), &[31], 0),
-    ];
-    for (what, request, value, errno) in rows {
-        assert_eq!(w.errno(0, file, &request, value), errno, "{what}");
-    }
-    let id = IdNumber(id);
-    w.ok(0, file, &client::set_tos(id, 8));
-    w.ok(0, file, &client::set_reuseaddr(id, true));
-    w.ok(0, file, &client::set_afonly(id, true));
-    w.ok(0, file, &client::bind(id, (address(0), PORT).into()));
-    w.ok(0, file, &client::listen(id, 1));
-    let late = client::set_reuseaddr(id, true);
-    assert_eq!(
-        w.errno(0, file, late.request(), late.inline()),
-        EINVAL,
-        "not while listening"
     );
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod kind {
     pub(crate) const ROUTE_RESOLVED: u32 = 2;
     pub(crate) const CONNECT_REQUEST: u32 = 4;
     pub(crate) const CONNECT_RESPONSE: u32 = 5;
+    pub(crate) const UNREACHABLE: u32 = 7;
     pub(crate) const REJECTED: u32 = 8;
     pub(crate) const ESTABLISHED: u32 = 9;
     pub(crate) const DISCONNECTED: u32 = 10;
