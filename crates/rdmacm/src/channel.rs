@@ -273,7 +273,11 @@ impl Channel {
                 receipt,
             },
             command::CONNECT_REQUEST => Event::ConnectRequest {
-                id: child.expect("made above for this event"),
+                id: {
+                    let child = child.expect("made above for this event");
+                    child.0.keep_peer_data(private_data.as_ref());
+                    child
+                },
                 listen_id: id,
                 params,
                 private_data,
@@ -348,6 +352,7 @@ fn response(
     private_data: Option<PaddedData>,
     receipt: Receipt,
 ) -> Event {
+    owner.keep_peer_data(private_data.as_ref());
     let id = Identifier(Arc::clone(owner));
     if !owner.has_queue_pair() {
         return Event::ConnectResponse {

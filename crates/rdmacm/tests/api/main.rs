@@ -2,6 +2,7 @@
 
 mod easy;
 mod hostile;
+mod lossy;
 mod migration;
 mod model;
 mod parameters;
