@@ -114,7 +114,6 @@ fn connections_survive_loss_duplication_and_reordering() {
         loss: 0.05,
         duplicate: 0.05,
         reorder: 0.05,
-        ..Faults::default()
     });
     let (passive_host, active_host) = hosts(&wire, 12, 12);
     let connections: u64 = 8;
