@@ -69,12 +69,7 @@ fn ipv6_loopback_and_link_local_connections_look_the_same() {
         let active = world.a().id();
         world.resolve(0, active, None, destination);
         let now = world.now();
-        world
-            .a()
-            .cma
-            .connect(now, active, param(0x11))
-            .expect("a path");
-        world.settle();
+        world.connect(active, param(0x11));
         let request = world.hosts[server].expect(EventKind::CONNECT_REQUEST);
         let (local, remote) = {
             let query = world.hosts[server].cma.query(request.id).expect("taken");
@@ -92,8 +87,7 @@ fn ipv6_loopback_and_link_local_connections_look_the_same() {
             .expect("waits");
         world.settle();
         world.a().expect(EventKind::CONNECT_RESPONSE);
-        world.a().cma.establish(now, active).expect("responded");
-        world.settle();
+        world.establish(active);
         world.hosts[server].expect(EventKind::ESTABLISHED);
     }
 }
@@ -143,22 +137,11 @@ fn nobody_listening_is_reason_8_and_the_wrong_address_is_reason_28() {
             let id = world.b().listener(addr(address, PORT), 0);
             let active = world.resolved(addr("10.0.0.2", PORT));
             let now = world.now();
-            world
-                .a()
-                .cma
-                .connect(now, active, param(0x11))
-                .expect("a path");
-            world.settle();
+            world.connect(active, param(0x11));
             world.b().cma.destroy_id(now, id).expect("exists");
         } else {
             let active = world.resolved(addr("10.0.0.2", PORT));
-            let now = world.now();
-            world
-                .a()
-                .cma
-                .connect(now, active, param(0x11))
-                .expect("a path");
-            world.settle();
+            world.connect(active, param(0x11));
         }
         assert_eq!(
             world.a().expect(EventKind::REJECTED).status,
@@ -393,15 +376,9 @@ fn the_first_packet_establishes_a_connection_whose_rtu_is_lost() {
         .notify(now, passive, AsyncEvent::CommEst)
         .expect_err("not accepted");
     assert_eq!(early.errno(), Errno::EINVAL);
-    world
-        .b()
-        .cma
-        .accept(now, passive, None, ConnectParam::default())
-        .expect("waits");
-    world.settle();
+    world.accept(passive, ConnectParam::default());
     world.a().expect(EventKind::CONNECT_RESPONSE);
-    world.a().cma.establish(now, active).expect("responded");
-    world.settle();
+    world.establish(active);
     world.b().expect_nothing();
     world
         .b()
@@ -516,12 +493,6 @@ fn a_slow_user_is_covered_by_an_mra() {
             .count(),
         1
     );
-    let now = world.now();
-    world
-        .b()
-        .cma
-        .accept(now, passive, None, ConnectParam::default())
-        .expect("waits");
-    world.settle();
+    world.accept(passive, ConnectParam::default());
     assert_eq!(world.a().expect(EventKind::CONNECT_RESPONSE).id, active);
 }

@@ -37,11 +37,7 @@ fn an_identifier_can_be_destroyed_in_every_state_and_leaves_nothing() {
                     .bind_addr(active, addr("10.0.0.1", 0))
                     .expect("idle"),
                 1 => {
-                    world
-                        .a()
-                        .cma
-                        .resolve_addr(now, active, None, addr("10.0.0.2", PORT), SECOND)
-                        .expect("bound");
+                    world.ask(active, addr("10.0.0.2", PORT));
                 }
                 2 => world.drain(),
                 3 => world
@@ -58,16 +54,10 @@ fn an_identifier_can_be_destroyed_in_every_state_and_leaves_nothing() {
                 6 => {
                     passive = world.b().next().map(|event| event.id);
                     let child = passive.expect("a request");
-                    world
-                        .b()
-                        .cma
-                        .accept(now, child, None, ConnectParam::default())
-                        .expect("waits");
-                    world.settle();
+                    world.accept(child, ConnectParam::default());
                 }
                 7 => {
-                    world.a().cma.establish(now, active).expect("responded");
-                    world.settle();
+                    world.establish(active);
                 }
                 _ => {
                     world.a().cma.disconnect(now, active).expect("connected");
@@ -95,11 +85,7 @@ fn destroying_gives_the_number_of_events_that_were_handed_out_not_of_those_queue
     let (mut world, _) = listening();
     let id = world.a().id();
     let now = world.now();
-    world
-        .a()
-        .cma
-        .resolve_addr(now, id, None, addr("127.0.0.1", PORT), SECOND)
-        .expect("idle");
+    world.ask(id, addr("127.0.0.1", PORT));
     world.a().expect(EventKind::ADDR_RESOLVED);
     world.a().cma.resolve_route(id, SECOND).expect("resolved");
     assert_eq!(world.a().cma.destroy_id(now, id), Ok(1));
@@ -112,12 +98,7 @@ fn destroying_a_listener_rejects_the_requests_that_wait_and_spares_those_taken()
     let (taken_active, taken) = world.requested();
     let waiting = world.resolved(addr("10.0.0.2", PORT));
     let now = world.now();
-    world
-        .a()
-        .cma
-        .connect(now, waiting, param(0x21))
-        .expect("a path");
-    world.settle();
+    world.connect(waiting, param(0x21));
     assert_eq!(world.b().cma.len(), 3);
     // Two requests were queued, one was handed out.
     assert_eq!(world.b().cma.destroy_id(now, listener), Ok(1));
@@ -126,12 +107,7 @@ fn destroying_a_listener_rejects_the_requests_that_wait_and_spares_those_taken()
     assert_eq!((event.id, event.status), (waiting, 28));
     world.b().expect_nothing();
     assert_eq!(world.b().cma.len(), 1);
-    world
-        .b()
-        .cma
-        .accept(now, taken, None, ConnectParam::default())
-        .expect("still waits");
-    world.settle();
+    world.accept(taken, ConnectParam::default());
     assert_eq!(
         world.a().expect(EventKind::CONNECT_RESPONSE).id,
         taken_active
@@ -177,12 +153,7 @@ fn destroying_a_channel_destroys_what_reports_there_and_nothing_else() {
     let (_, taken) = world.requested();
     let waiting = world.resolved(addr("10.0.0.2", PORT));
     let now = world.now();
-    world
-        .a()
-        .cma
-        .connect(now, waiting, param(0x21))
-        .expect("a path");
-    world.settle();
+    world.connect(waiting, param(0x21));
     let elsewhere = world.b().cma.create_channel().expect("a second");
     world.b().cma.migrate_id(taken, elsewhere).expect("exists");
     let channel = world.b().channel;

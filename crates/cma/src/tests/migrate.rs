@@ -12,9 +12,7 @@ fn listening() -> (World, Id) {
 /// A sends a request that waits on B's channel.
 fn request(world: &mut World, qp: u32) -> Id {
     let id = world.resolved(addr("10.0.0.2", PORT));
-    let now = world.now();
-    world.a().cma.connect(now, id, param(qp)).expect("a path");
-    world.settle();
+    world.connect(id, param(qp));
     id
 }
 
@@ -24,12 +22,7 @@ fn channel(world: &mut World, host: usize) -> ChannelId {
 
 /// Queues ADDR_RESOLVED on A without taking it.
 fn queue_one(world: &mut World, id: Id) {
-    let now = world.now();
-    world
-        .a()
-        .cma
-        .resolve_addr(now, id, None, addr("127.0.0.1", PORT), SECOND)
-        .expect("idle");
+    world.ask(id, addr("127.0.0.1", PORT));
 }
 
 /// R-MIG-1: later events of the identifier are reported on the new channel, and on it only.
@@ -119,16 +112,9 @@ fn migrating_after_the_request_keeps_the_listeners_channel_for_requests() {
         .cma
         .migrate_id(passive, connections)
         .expect("taken");
-    let now = world.now();
-    world
-        .b()
-        .cma
-        .accept(now, passive, None, ConnectParam::default())
-        .expect("waits");
-    world.settle();
+    world.accept(passive, ConnectParam::default());
     world.a().expect(EventKind::CONNECT_RESPONSE);
-    world.a().cma.establish(now, active).expect("responded");
-    world.settle();
+    world.establish(active);
     request(&mut world, 2);
     assert_eq!(
         world.b().expect_on(connections, EventKind::ESTABLISHED).id,
@@ -177,23 +163,14 @@ fn an_identifier_may_be_migrated_in_the_middle_of_everything() {
             .expect("exists");
         channels[moves % 2]
     };
-    let now = world.now();
     world.a().lookups = Lookups::Kept;
-    world
-        .a()
-        .cma
-        .resolve_addr(now, id, None, addr("10.0.0.2", PORT), SECOND)
-        .expect("idle");
+    world.ask(id, addr("10.0.0.2", PORT));
     let at = migrate(&mut world);
     world.run(SECOND);
     world.a().expect_on(at, EventKind::ADDR_ERROR);
     world.a().lookups = Lookups::Answered;
     let now = world.now();
-    world
-        .a()
-        .cma
-        .resolve_addr(now, id, None, addr("10.0.0.2", PORT), SECOND)
-        .expect("bound");
+    world.ask(id, addr("10.0.0.2", PORT));
     let at = migrate(&mut world);
     world.drain();
     world.a().expect_on(at, EventKind::ADDR_RESOLVED);
@@ -204,16 +181,10 @@ fn an_identifier_may_be_migrated_in_the_middle_of_everything() {
     let at = migrate(&mut world);
     world.settle();
     let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
-    world
-        .b()
-        .cma
-        .accept(now, passive, None, ConnectParam::default())
-        .expect("waits");
-    world.settle();
+    world.accept(passive, ConnectParam::default());
     world.a().expect_on(at, EventKind::CONNECT_RESPONSE);
     let now = world.now();
-    world.a().cma.establish(now, id).expect("responded");
-    world.settle();
+    world.establish(id);
     world.a().cma.disconnect(now, id).expect("connected");
     let at = migrate(&mut world);
     world.settle();
@@ -285,15 +256,9 @@ fn children_of_queued_requests_move_with_their_listener() {
             qpn: world.param().qpn,
             ..ConnectParam::default()
         };
-        world
-            .b()
-            .cma
-            .accept(now, request.id, None, answer)
-            .expect("waits");
-        world.settle();
+        world.accept(request.id, answer);
         assert_eq!(world.a().expect(EventKind::CONNECT_RESPONSE).id, active);
-        world.a().cma.establish(now, active).expect("responded");
-        world.settle();
+        world.establish(active);
         assert_eq!(
             world.b().expect_on(new, EventKind::ESTABLISHED).id,
             request.id

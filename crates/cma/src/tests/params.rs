@@ -31,13 +31,11 @@ fn limit(world: &mut World, host: usize, max_qp_rd_atom: u8, max_qp_init_rd_atom
 fn private_data_arrives_as_the_whole_zero_padded_field() {
     let mut world = listening();
     let active = world.resolved(addr("10.0.0.2", PORT));
-    let now = world.now();
     let given = ConnectParam {
         private_data: b"hello".to_vec(),
         ..param(0x11)
     };
-    world.a().cma.connect(now, active, given).expect("a path");
-    world.settle();
+    world.connect(active, given);
     let event = world.b().expect(EventKind::CONNECT_REQUEST);
     let mut field = [0; PRIVATE_DATA_CONNECT];
     field[..5].copy_from_slice(b"hello");
@@ -54,12 +52,7 @@ fn private_data_arrives_as_the_whole_zero_padded_field() {
         private_data: vec![0xEE; PRIVATE_DATA_ACCEPT],
         ..ConnectParam::default()
     };
-    world
-        .b()
-        .cma
-        .accept(now, event.id, None, answer)
-        .expect("waits");
-    world.settle();
+    world.accept(event.id, answer);
     let event = world.a().expect(EventKind::CONNECT_RESPONSE);
     assert_eq!(
         event
@@ -284,14 +277,12 @@ fn accept_checks_the_depths_against_the_device_and_the_request() {
 fn events_give_the_depths_in_the_receivers_view() {
     let mut world = listening();
     let active = world.resolved(addr("10.0.0.2", PORT));
-    let now = world.now();
     let asked = ConnectParam {
         responder_resources: 5,
         initiator_depth: 2,
         ..param(0x11)
     };
-    world.a().cma.connect(now, active, asked).expect("a path");
-    world.settle();
+    world.connect(active, asked);
     let event = world.b().expect(EventKind::CONNECT_REQUEST);
     assert_eq!(
         (event.param.responder_resources, event.param.initiator_depth),
@@ -302,12 +293,7 @@ fn events_give_the_depths_in_the_receivers_view() {
         initiator_depth: 4,
         ..param(0x12)
     };
-    world
-        .b()
-        .cma
-        .accept(now, event.id, None, answer)
-        .expect("within the request");
-    world.settle();
+    world.accept(event.id, answer);
     let event = world.a().expect(EventKind::CONNECT_RESPONSE);
     assert_eq!(
         (event.param.responder_resources, event.param.initiator_depth),
@@ -352,13 +338,7 @@ fn a_response_beyond_the_request_is_clamped() {
         }
     }));
     let (active, passive) = world.requested();
-    let now = world.now();
-    world
-        .b()
-        .cma
-        .accept(now, passive, None, ConnectParam::default())
-        .expect("waits");
-    world.settle();
+    world.accept(passive, ConnectParam::default());
     let event = world.a().expect(EventKind::CONNECT_RESPONSE);
     assert_eq!(
         (event.param.responder_resources, event.param.initiator_depth),
@@ -381,7 +361,6 @@ fn a_response_beyond_the_request_is_clamped() {
 fn the_other_parameters_arrive_where_they_belong() {
     let mut world = listening();
     let active = world.resolved(addr("10.0.0.2", PORT));
-    let now = world.now();
     let retries = |n| RetryCount::new(n).expect("3 bits");
     let asked = ConnectParam {
         flow_control: true,
@@ -390,8 +369,7 @@ fn the_other_parameters_arrive_where_they_belong() {
         srq: true,
         ..param(0x11)
     };
-    world.a().cma.connect(now, active, asked).expect("a path");
-    world.settle();
+    world.connect(active, asked);
     let request = world.b().expect(EventKind::CONNECT_REQUEST);
     let got = &request.param;
     assert_eq!(
@@ -410,12 +388,7 @@ fn the_other_parameters_arrive_where_they_belong() {
             ..ConnectParam::default()
         }
     };
-    world
-        .b()
-        .cma
-        .accept(now, request.id, None, answer)
-        .expect("waits");
-    world.settle();
+    world.accept(request.id, answer);
     let got = world.a().expect(EventKind::CONNECT_RESPONSE).param;
     assert_eq!(
         (got.flow_control, got.srq, got.qpn.get()),

@@ -223,14 +223,12 @@ fn the_rnr_retry_count_is_that_of_the_answer_and_the_retry_count_that_of_the_req
     world.b().listener(addr("0.0.0.0", PORT), 0);
     let retries = |n| RetryCount::new(n).expect("3 bits");
     let active = world.resolved(addr("10.0.0.2", PORT));
-    let now = world.now();
     let asked = ConnectParam {
         retry_count: retries(4),
         rnr_retry_count: retries(6),
         ..param(0x11)
     };
-    world.a().cma.connect(now, active, asked).expect("a path");
-    world.settle();
+    world.connect(active, asked);
     let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
     let attr = rts(&world, 1, passive);
     assert_eq!((attr.retry_cnt, attr.rnr_retry), (retries(4), retries(6)));
@@ -239,12 +237,7 @@ fn the_rnr_retry_count_is_that_of_the_answer_and_the_retry_count_that_of_the_req
         rnr_retry_count: retries(2),
         ..ConnectParam::default()
     };
-    world
-        .b()
-        .cma
-        .accept(now, passive, None, answer)
-        .expect("waits");
-    world.settle();
+    world.accept(passive, answer);
     world.a().expect(EventKind::CONNECT_RESPONSE);
     let (a, b) = (rts(&world, 0, active), rts(&world, 1, passive));
     assert_eq!((a.retry_cnt, a.rnr_retry), (retries(4), retries(2)));

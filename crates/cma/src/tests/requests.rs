@@ -8,9 +8,7 @@ use std::net::IpAddr;
 /// Sends a request from A without waiting for anything.
 fn request(world: &mut World, qp: u32) -> Id {
     let id = world.resolved(addr("10.0.0.2", PORT));
-    let now = world.now();
-    world.a().cma.connect(now, id, param(qp)).expect("a path");
-    world.settle();
+    world.connect(id, param(qp));
     id
 }
 
@@ -243,9 +241,8 @@ fn a_listener_on_a_specific_address_hears_only_what_is_for_it() {
     let v6 = world.b().listener(addr("fd00::2", PORT), 0);
     for (destination, listener) in [("10.0.0.2", v4), ("fd00::2", v6)] {
         let id = world.resolved(addr(destination, PORT));
-        let (now, param) = (world.now(), world.param());
-        world.a().cma.connect(now, id, param).expect("a path");
-        world.settle();
+        let param = world.param();
+        world.connect(id, param);
         assert_eq!(
             world.b().expect(EventKind::CONNECT_REQUEST).listen_id,
             Some(listener)
@@ -255,8 +252,7 @@ fn a_listener_on_a_specific_address_hears_only_what_is_for_it() {
     let now = world.now();
     world.b().cma.destroy_id(now, v4).expect("exists");
     let id = world.resolved(addr("fd00::2", PORT));
-    world.a().cma.connect(now, id, param(0x99)).expect("a path");
-    world.settle();
+    world.connect(id, param(0x99));
     assert_eq!(
         world.b().expect(EventKind::CONNECT_REQUEST).listen_id,
         Some(v6)
@@ -302,8 +298,7 @@ fn a_wildcard_listener_covers_devices_that_come_later() {
     world.b().devices = devices.clone();
     world.b().cma.set_devices(now, devices);
     let id = world.resolved(addr("10.0.0.77", PORT));
-    world.a().cma.connect(now, id, param(0x11)).expect("a path");
-    world.settle();
+    world.connect(id, param(0x11));
     let child = world.b().expect(EventKind::CONNECT_REQUEST).id;
     assert_eq!(
         world

@@ -13,12 +13,7 @@ fn ten_thousand_connections_live_at_once_and_go() {
     for n in 0..COUNT {
         let active = world.resolved(addr("10.0.0.2", PORT));
         let now = world.now();
-        world
-            .a()
-            .cma
-            .connect(now, active, param(n + 1))
-            .expect("a path");
-        world.settle();
+        world.connect(active, param(n + 1));
         let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
         world
             .b()
@@ -35,9 +30,7 @@ fn ten_thousand_connections_live_at_once_and_go() {
             .expect("waits");
         world.settle();
         world.a().expect(EventKind::CONNECT_RESPONSE);
-        let now = world.now();
-        world.a().cma.establish(now, active).expect("responded");
-        world.settle();
+        world.establish(active);
         assert_eq!(world.b().expect(EventKind::ESTABLISHED).id, passive);
         pairs.push((active, passive));
     }

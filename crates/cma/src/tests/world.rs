@@ -1,8 +1,8 @@
 //! Any number of hosts, each with a `Cma`, interfaces and a routing table, on one network and one clock.
 
 use crate::{
-    ChannelId, Cma, Config, ConnectParam, Device, Event, EventKind, Id, Limits, Lookup,
-    LookupError, PortSpace, QpType, Route, Seed,
+    ChannelId, Cma, Config, ConnectParam, Device, Errno, Error, Event, EventKind, Id, Limits,
+    Lookup, LookupError, LookupToken, Path, PortSpace, QpType, Route, Seed,
 };
 use oarlock_sim::{Clock, Ladder, Network, NetworkConfig};
 use oarlock_wire::{AddressVector, CmMessage, Guid, MAD_LEN, Qpn, Time};
@@ -100,6 +100,13 @@ pub(super) fn usual_devices(n: u8) -> Vec<Device> {
     vec![device(0, 1500, &[&v4, &v6, &link_local]), loopback(1)]
 }
 
+/// The error number and the sentence of a call that must be refused.
+#[track_caller]
+pub(super) fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> (Errno, String) {
+    let error = result.expect_err("must be refused");
+    (error.errno(), error.to_string())
+}
+
 pub(super) fn qpn(n: u32) -> Qpn {
     Qpn::truncate(n)
 }
@@ -146,6 +153,19 @@ impl Host {
         id
     }
 
+    /// An identifier bound to `address`.
+    pub(super) fn bound(&mut self, address: SocketAddr) -> Result<Id, Error> {
+        let id = self.id();
+        self.cma.bind_addr(id, address).map(|()| id)
+    }
+
+    /// The path of an identifier whose route is resolved.
+    #[track_caller]
+    pub(super) fn path(&self, id: Id) -> Path {
+        let query = self.cma.query(id).expect("exists");
+        query.path.expect("resolved")
+    }
+
     pub(super) fn next(&mut self) -> Option<Event> {
         self.cma.next_event(self.channel)
     }
@@ -190,7 +210,7 @@ impl Host {
         let device = self.devices.iter().find(|device| {
             !device.is_loopback && (lookup.scope_id == 0 || device.ifindex == lookup.scope_id)
         });
-        let device = device.ok_or(LookupError::Unreachable(crate::Errno::ENETUNREACH))?;
+        let device = device.ok_or(LookupError::Unreachable(Errno::ENETUNREACH))?;
         let wants_link_local = crate::device::is_link_local(lookup.destination);
         let source = device.addresses.iter().copied().find(|address| {
             address.is_ipv4() == lookup.destination.is_ipv4()
@@ -199,7 +219,7 @@ impl Host {
         let source = lookup
             .source
             .or(source)
-            .ok_or(LookupError::Unreachable(crate::Errno::ENETUNREACH))?;
+            .ok_or(LookupError::Unreachable(Errno::ENETUNREACH))?;
         Ok(Route {
             source,
             ifindex: device.ifindex,
@@ -393,16 +413,64 @@ impl World {
         id
     }
 
-    /// A sends a request for 10.0.0.2:PORT, where B listens; gives A's identifier and B's child.
+    /// A asks for the way to `destination`; the answer is left to come.
     #[track_caller]
-    pub(super) fn requested(&mut self) -> (Id, Id) {
-        let active = self.resolved(addr("10.0.0.2", PORT));
-        let (now, param) = (self.now(), self.param());
+    pub(super) fn ask(&mut self, id: Id, destination: SocketAddr) {
+        let now = self.now();
+        self.a()
+            .cma
+            .resolve_addr(now, id, None, destination, SECOND)
+            .expect("may resolve");
+    }
+
+    /// As `ask`, and the test gives the answer.
+    #[track_caller]
+    pub(super) fn ask_and_keep(&mut self, id: Id, destination: SocketAddr) -> LookupToken {
+        self.a().lookups = Lookups::Kept;
+        self.ask(id, destination);
+        self.drain();
+        self.a().asked.last().expect("asked").token
+    }
+
+    /// A sends its request, and it arrives.
+    #[track_caller]
+    pub(super) fn connect(&mut self, active: Id, param: ConnectParam) {
+        let now = self.now();
         self.a()
             .cma
             .connect(now, active, param)
             .expect("may connect");
         self.settle();
+    }
+
+    /// B accepts, and its response arrives.
+    #[track_caller]
+    pub(super) fn accept(&mut self, passive: Id, param: ConnectParam) {
+        let now = self.now();
+        self.b()
+            .cma
+            .accept(now, passive, None, param)
+            .expect("the request waits");
+        self.settle();
+    }
+
+    /// A completes the connection, and B learns of it.
+    #[track_caller]
+    pub(super) fn establish(&mut self, active: Id) {
+        let now = self.now();
+        self.a()
+            .cma
+            .establish(now, active)
+            .expect("the response is there");
+        self.settle();
+    }
+
+    /// A sends a request for 10.0.0.2:PORT, where B listens; gives A's identifier and B's child.
+    #[track_caller]
+    pub(super) fn requested(&mut self) -> (Id, Id) {
+        let active = self.resolved(addr("10.0.0.2", PORT));
+        let param = self.param();
+        self.connect(active, param);
         let event = self.b().expect(EventKind::CONNECT_REQUEST);
         (active, event.id)
     }
@@ -423,12 +491,7 @@ impl World {
             .expect("the request waits");
         self.settle();
         self.a().expect(EventKind::CONNECT_RESPONSE);
-        let now = self.now();
-        self.a()
-            .cma
-            .establish(now, active)
-            .expect("the response is there");
-        self.settle();
+        self.establish(active);
         self.b().expect(EventKind::ESTABLISHED);
         (active, passive)
     }
