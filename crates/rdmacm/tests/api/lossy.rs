@@ -9,6 +9,7 @@ use oarlock_rdmacm::{
 };
 use oarlock_verbs::{Buffer, ProtectionDomain, QueuePair, SendRequest};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Barrier;
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
@@ -124,9 +125,12 @@ fn connections_survive_loss_duplication_and_reordering() {
         .queue_sizes(sizes)
         .prepare(post_receives);
     let address = listener.local_addr().unwrap();
+    // A side that has everything may be waited for by one whose last acknowledgement is lost: neither leaves before.
+    let both_done: Vec<Barrier> = (0..connections).map(|_| Barrier::new(2)).collect();
     std::thread::scope(|scope| {
         for number in 0..connections {
             let host = &active_host;
+            let both_done = &both_done;
             scope.spawn(move || {
                 let connector = Connector::new(host)
                     .deadline(LONG)
@@ -135,6 +139,7 @@ fn connections_survive_loss_duplication_and_reordering() {
                     .prepare(post_receives);
                 let connection = connector.connect(address).unwrap();
                 exchange(&connection, number);
+                both_done[number as usize].wait();
                 let events = channel(host);
                 connection.id.migrate(&events).unwrap();
                 // The passive side ends it once it has everything.
@@ -145,12 +150,12 @@ fn connections_survive_loss_duplication_and_reordering() {
         for _ in 0..connections {
             let connection = listener.accept().unwrap();
             let host = &passive_host;
+            let both_done = &both_done;
             scope.spawn(move || {
                 let data = connection.id.peer_private_data().unwrap().as_padded();
-                exchange(
-                    &connection,
-                    u64::from_le_bytes(data[..8].try_into().unwrap()),
-                );
+                let number = u64::from_le_bytes(data[..8].try_into().unwrap());
+                exchange(&connection, number);
+                both_done[number as usize].wait();
                 let events = channel(host);
                 connection.id.migrate(&events).unwrap();
                 connection.id.disconnect().unwrap();
