@@ -35,10 +35,7 @@ fn told(pair: &Pair) -> String {
 fn connect_and_disconnect() {
     let mut pair = Pair::new();
     let (active, passive) = pair.establish();
-    pair.cms[A]
-        .disconnect(pair.clock.now(), active, &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(A, active);
     pair.cms[B]
         .reply_disconnect(pair.clock.now(), passive, &[])
         .expect("the peer disconnects");
@@ -92,18 +89,12 @@ fn patience() {
         .send_mra(pair.clock.now(), passive, IbTimeout::truncate(22))
         .expect("a request waits");
     pair.drive_for(Duration::from_secs(12));
-    pair.cms[B]
-        .accept(pair.clock.now(), passive, accept_params())
-        .expect("a request waits");
-    pair.drive();
+    pair.accept(B, passive);
     pair.cms[A]
         .send_mra(pair.clock.now(), active, IbTimeout::truncate(22))
         .expect("a reply waits");
     pair.drive_for(Duration::from_secs(12));
-    pair.cms[A]
-        .establish(pair.clock.now(), active, &[])
-        .expect("a reply waits");
-    pair.drive();
+    pair.complete(A, active);
     assert_ladder!(pair, "patience");
 }
 
@@ -162,10 +153,7 @@ fn crossed_disconnects() {
     pair.cms[A]
         .disconnect(pair.clock.now(), active, &[])
         .expect("connected");
-    pair.cms[B]
-        .disconnect(pair.clock.now(), passive, &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(B, passive);
     pair.cms[A]
         .reply_disconnect(pair.clock.now(), active, &[])
         .expect("the peer disconnects");

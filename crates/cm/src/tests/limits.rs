@@ -142,14 +142,8 @@ fn messages_that_we_do_not_implement_are_counted_by_attribute() {
 fn any_bytes_and_any_single_flipped_bit_are_survived() {
     let mut pair = Pair::new();
     let (active, passive) = pair.establish();
-    pair.cms[A]
-        .disconnect(pair.clock.now(), active, &[])
-        .expect("connected");
-    pair.drive();
-    pair.cms[B]
-        .reply_disconnect(pair.clock.now(), passive, &[])
-        .expect("the peer disconnects");
-    pair.drive();
+    pair.disconnect(A, active);
+    pair.reply_disconnect(B, passive);
     let now = pair.now();
     for (from, transmit) in pair.sent.clone() {
         for bit in 0..transmit.mad.len() * 8 {

@@ -115,10 +115,7 @@ fn a_lost_rep_is_repeated_by_its_own_timer() {
     let mut pair = Pair::new();
     let (active, passive) = pair.request();
     pair.network.partition_one_way(B, A);
-    pair.cms[B]
-        .accept(pair.clock.now(), passive, accept_params())
-        .expect("a request waits");
-    pair.drive();
+    pair.accept(B, passive);
     pair.network.heal(A, B);
     let accepted = pair.now();
     pair.fire_timer(B);
@@ -152,10 +149,7 @@ fn an_active_side_whose_rtus_were_all_lost_learns_that_the_peer_gave_up() {
         max_cm_retries: 2,
         ..connect_params()
     });
-    pair.cms[B]
-        .accept(pair.clock.now(), passive, accept_params())
-        .expect("a request waits");
-    pair.drive();
+    pair.accept(B, passive);
     pair.cms[A]
         .establish(pair.clock.now(), active, &[])
         .expect("a reply waits");
@@ -178,10 +172,7 @@ fn the_first_data_establishes_and_the_rtu_that_follows_is_a_duplicate() {
         None,
         "the REP is not repeated any more"
     );
-    pair.cms[A]
-        .establish(pair.clock.now(), active, &[])
-        .expect("a reply waits");
-    pair.drive();
+    pair.complete(A, active);
     assert_eq!(pair.event_names(B), ["UserEstablished"]);
     assert_eq!(pair.cms[B].counters().duplicate(MessageName::Rtu), 1);
 }
@@ -261,9 +252,7 @@ fn a_req_from_the_queue_pair_of_a_live_connection_is_rejected_as_stale_and_ends_
 fn a_queue_pair_of_a_connection_in_timewait_may_be_used_again_at_once() {
     let mut pair = Pair::new();
     let (active, passive) = pair.establish();
-    let now = pair.now();
-    pair.cms[A].disconnect(now, active, &[]).expect("connected");
-    pair.drive();
+    pair.disconnect(A, active);
     pair.cms[B]
         .reply_disconnect(pair.clock.now(), passive, &[])
         .expect("the peer disconnects");
@@ -329,10 +318,7 @@ fn an_mra_for_the_rep_extends_the_wait_for_the_rtu() {
         pair.cms[B].poll_timeout().expect("armed") - pair.now(),
         Duration::from_millis(65_536 + 512)
     );
-    pair.cms[A]
-        .establish(pair.clock.now(), active, &[])
-        .expect("a reply waits");
-    pair.drive();
+    pair.complete(A, active);
     assert_eq!(pair.state(B, passive), StateName::Established);
 }
 

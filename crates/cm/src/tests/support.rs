@@ -250,14 +250,44 @@ impl Pair {
         (active, passive)
     }
 
+    /// A side accepts, and the REP is on its way, or has arrived.
+    pub(super) fn accept(&mut self, side: usize, id: ConnId) {
+        let now = self.now();
+        self.cms[side]
+            .accept(now, id, accept_params())
+            .expect("a request waits");
+        self.drive();
+    }
+
+    /// A side sends its RTU, which arrives.
+    pub(super) fn complete(&mut self, side: usize, id: ConnId) {
+        let now = self.now();
+        self.cms[side]
+            .establish(now, id, &[])
+            .expect("a reply waits");
+        self.drive();
+    }
+
+    /// A side sends a DREQ, which arrives.
+    pub(super) fn disconnect(&mut self, side: usize, id: ConnId) {
+        let now = self.now();
+        self.cms[side].disconnect(now, id, &[]).expect("connected");
+        self.drive();
+    }
+
+    /// A side sends a DREP, which arrives.
+    pub(super) fn reply_disconnect(&mut self, side: usize, id: ConnId) {
+        let now = self.now();
+        self.cms[side]
+            .reply_disconnect(now, id, &[])
+            .expect("the peer disconnects");
+        self.drive();
+    }
+
     /// As `request`, and B has accepted, and A has the REP.
     pub(super) fn reply(&mut self) -> (ConnId, ConnId) {
         let (active, passive) = self.request();
-        let now = self.now();
-        self.cms[B]
-            .accept(now, passive, accept_params())
-            .expect("a request waits");
-        self.drive();
+        self.accept(B, passive);
         assert!(matches!(self.event(A), Event::RepReceived { .. }));
         (active, passive)
     }
@@ -265,11 +295,7 @@ impl Pair {
     /// Both sides are connected.
     pub(super) fn establish(&mut self) -> (ConnId, ConnId) {
         let (active, passive) = self.reply();
-        let now = self.now();
-        self.cms[A]
-            .establish(now, active, &[])
-            .expect("a reply waits");
-        self.drive();
+        self.complete(A, active);
         assert!(matches!(self.event(B), Event::RtuReceived { .. }));
         (active, passive)
     }

@@ -471,10 +471,7 @@ fn reach(
         }
         _ => {}
     }
-    pair.cms[B]
-        .accept(pair.clock.now(), passive, accept_params())
-        .expect("a request waits");
-    pair.drive();
+    pair.accept(B, passive);
     match state {
         StateName::RepSent | StateName::RepRcvd => return both,
         StateName::MraRepSent | StateName::MraRepRcvd => {
@@ -488,10 +485,7 @@ fn reach(
         }
         _ => {}
     }
-    pair.cms[A]
-        .establish(pair.clock.now(), active, &[])
-        .expect("a reply waits");
-    pair.drive();
+    pair.complete(A, active);
     let ids = [active, passive];
     if state == StateName::Established {
         return both;
@@ -502,17 +496,11 @@ fn reach(
     } else {
         side
     };
-    pair.cms[first]
-        .disconnect(pair.clock.now(), ids[first], &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(first, ids[first]);
     if matches!(state, StateName::DreqSent | StateName::DreqRcvd) {
         return both;
     }
-    pair.cms[1 - side]
-        .reply_disconnect(pair.clock.now(), ids[1 - side], &[])
-        .expect("the peer disconnects");
-    pair.drive();
+    pair.reply_disconnect(1 - side, ids[1 - side]);
     if state == StateName::Idle {
         pair.fire_timer(side);
         pair.drain(side);

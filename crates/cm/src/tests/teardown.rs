@@ -46,10 +46,7 @@ fn a_disconnect_runs_through_timewait_and_leaves_nothing() {
 fn timewait_lasts_as_long_as_the_acknowledgement_timeout() {
     let mut pair = Pair::new();
     let (active, passive) = pair.establish();
-    pair.cms[A]
-        .disconnect(pair.clock.now(), active, &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(A, active);
     pair.cms[B]
         .reply_disconnect(pair.clock.now(), passive, &[])
         .expect("the peer disconnects");
@@ -72,10 +69,7 @@ fn dreqs_that_cross_disconnect_both_sides() {
     pair.cms[A]
         .disconnect(pair.clock.now(), active, &[])
         .expect("connected");
-    pair.cms[B]
-        .disconnect(pair.clock.now(), passive, &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(B, passive);
     assert_eq!(
         (pair.state(A, active), pair.state(B, passive)),
         (StateName::DreqRcvd, StateName::DreqRcvd)
@@ -87,10 +81,7 @@ fn dreqs_that_cross_disconnect_both_sides() {
     pair.cms[A]
         .reply_disconnect(pair.clock.now(), active, &[])
         .expect("the peer disconnects");
-    pair.cms[B]
-        .reply_disconnect(pair.clock.now(), passive, &[])
-        .expect("the peer disconnects");
-    pair.drive();
+    pair.reply_disconnect(B, passive);
     assert_eq!(
         (pair.state(A, active), pair.state(B, passive)),
         (StateName::Timewait, StateName::Timewait)
@@ -101,10 +92,7 @@ fn dreqs_that_cross_disconnect_both_sides() {
 fn a_repeated_dreq_is_answered_with_the_same_drep_in_timewait_and_after_it() {
     let mut pair = Pair::new();
     let (active, passive) = pair.establish();
-    pair.cms[A]
-        .disconnect(pair.clock.now(), active, &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(A, active);
     pair.cms[B]
         .reply_disconnect(pair.clock.now(), passive, b"bye")
         .expect("the peer disconnects");
@@ -198,10 +186,7 @@ fn a_dreq_in_place_of_a_lost_rtu_disconnects() {
         .expect("a reply waits");
     pair.drain(A);
     pair.network.heal(A, B);
-    pair.cms[A]
-        .disconnect(pair.clock.now(), active, &[])
-        .expect("connected");
-    pair.drive();
+    pair.disconnect(A, active);
     assert_eq!(pair.state(B, passive), StateName::DreqRcvd);
     assert_eq!(pair.event_names(B), ["DreqReceived"]);
 }
