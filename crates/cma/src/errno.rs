@@ -1,30 +1,13 @@
 //! Error numbers as the kernel's ABI gives them, without a C library.
 
-use core::fmt;
+use crate::numbered::named_numbers;
 
 /// An error number of Linux (`include/uapi/asm-generic/errno.h`), positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Errno(pub i32);
 
-macro_rules! numbers {
-    ($($name:ident = $value:literal, $text:literal;)*) => {
-        impl Errno {
-            $(#[doc = concat!("Number ", $value, ": ", $text, ".")]
-            pub const $name: Self = Self($value);)*
-
-            /// The symbolic name, or `None` for a number that this crate never gives.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some(stringify!($name)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-numbers! {
+named_numbers! {
+    Errno, "Number", "errno":
     ENOENT = 2, "no such identifier";
     ENXIO = 6, "the device is gone";
     EAGAIN = 11, "nothing there yet";
@@ -48,14 +31,5 @@ impl Errno {
     #[must_use]
     pub const fn as_status(self) -> i32 {
         -self.0
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "errno {}", self.0),
-        }
     }
 }

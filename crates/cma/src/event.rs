@@ -1,32 +1,15 @@
 //! What an identifier reports on its channel.
 
 use crate::Id;
+use crate::numbered::named_numbers;
 use oarlock_wire::{Qpn, RetryCount};
-use std::fmt;
 
 /// The kind of an event, with the numbers of `enum rdma_cm_event_type` (Linux `include/rdma/rdma_cm.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct EventKind(pub u32);
 
-macro_rules! kinds {
-    ($($name:ident = $value:literal, $text:literal;)*) => {
-        impl EventKind {
-            $(#[doc = concat!("Event ", $value, ": ", $text, ".")]
-            pub const $name: Self = Self($value);)*
-
-            /// The name as in the C header without its prefix, or `None` for a number without a name.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some(stringify!($name)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-kinds! {
+named_numbers! {
+    EventKind, "Event", "event":
     ADDR_RESOLVED = 0, "the peer's address, the source and the device are known";
     ADDR_ERROR = 1, "address resolution failed; it may be tried again";
     ROUTE_RESOLVED = 2, "the path is known";
@@ -40,15 +23,6 @@ kinds! {
     DISCONNECTED = 10, "the connection is down";
     DEVICE_REMOVAL = 11, "the identifier's device has gone";
     TIMEWAIT_EXIT = 15, "no packet of the connection is left in the network";
-}
-
-impl fmt::Display for EventKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "event {}", self.0),
-        }
-    }
 }
 
 /// Private data as it was received: the whole field of the message.

@@ -115,6 +115,7 @@ mod identifier;
 mod listeners;
 mod lookup;
 mod migrate;
+mod numbered;
 mod param;
 mod ports;
 mod query;
