@@ -1,9 +1,11 @@
 //! Event channels: where identifiers report.
 
+use crate::command::Fetched;
 use crate::error::{Error, Result};
 use crate::event::{Event, Receipt};
 use crate::identifier::{Identifier, Shared};
 use crate::param::{PaddedData, PeerParam};
+use crate::queue_pair::Recipes;
 use crate::{command, registry};
 use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
 use oarlock_ucm::proto::{Acknowledged, MAX_BATCH};
@@ -191,8 +193,8 @@ impl Channel {
         while self.take_wake()? {
             // Without an event here the one announced has migrated, or its identifier was destroyed.
             let acknowledged = self.take_acknowledged();
-            if let Some(raw) = command::get_event(&self.host, self.token(), acknowledged)?
-                && let Some(event) = self.deliver(&raw)
+            if let Some(fetched) = command::get_event(&self.host, self.token(), acknowledged)?
+                && let Some(event) = self.deliver(&fetched)
             {
                 return Ok(Some(event));
             }
@@ -243,7 +245,11 @@ impl Channel {
     }
 
     /// Turns what the service reported into an event, doing what is the library's part of it.
-    fn deliver(self: &Arc<Self>, raw: &command::RawEvent) -> Option<Event> {
+    fn deliver(self: &Arc<Self>, fetched: &Fetched) -> Option<Event> {
+        let Fetched {
+            event: raw,
+            recipes,
+        } = fetched;
         let owner = registry::find(raw.uid);
         let params = command::peer_param(&raw.param);
         // A connection request names the listener by uid and the new identifier by number.
@@ -260,7 +266,10 @@ impl Channel {
             .as_deref()
             .and_then(PaddedData::from_field);
         Some(match raw.kind {
-            command::ADDR_RESOLVED => Event::AddressResolved { id, receipt },
+            command::ADDR_RESOLVED => {
+                owner.keep_recipes(*recipes);
+                Event::AddressResolved { id, receipt }
+            }
             command::ADDR_ERROR => Event::AddressError {
                 id,
                 status,
@@ -276,6 +285,7 @@ impl Channel {
                 id: {
                     let child = child.expect("made above for this event");
                     child.0.keep_peer_data(private_data.as_ref());
+                    child.0.keep_recipes(*recipes);
                     child
                 },
                 listen_id: id,
@@ -283,7 +293,7 @@ impl Channel {
                 private_data,
                 receipt,
             },
-            command::CONNECT_RESPONSE => response(&owner, params, private_data, receipt),
+            command::CONNECT_RESPONSE => response(&owner, params, private_data, recipes, receipt),
             command::CONNECT_ERROR => Event::ConnectError {
                 id,
                 status,
@@ -350,6 +360,7 @@ fn response(
     owner: &Arc<Shared>,
     params: PeerParam,
     private_data: Option<PaddedData>,
+    recipes: &Recipes,
     receipt: Receipt,
 ) -> Event {
     owner.keep_peer_data(private_data.as_ref());
@@ -362,7 +373,7 @@ fn response(
             receipt,
         };
     }
-    match owner.complete_connect() {
+    match owner.complete_connect(recipes) {
         Ok(()) => Event::Established {
             id,
             params: Some(params),

@@ -2,8 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::param::PeerParam;
+use crate::queue_pair::Recipes;
 use oarlock_hostd::Host;
-use oarlock_ucm::client::{self, Answer, Call, EventParam};
+use oarlock_ucm::abi::qp_state;
+use oarlock_ucm::client::{self, Addresses, Answer, Call, EventParam, IdNumber};
 use oarlock_ucm::proto::{Acknowledged, WriteBatch, WriteItem, WriteReply};
 use oarlock_wire::Qpn;
 
@@ -113,26 +115,60 @@ fn answer<A: Answer>(call: &'static str, reply: WriteReply) -> Result<A> {
     })
 }
 
+/// An event, and what the identifier's device and queue pair need next, as far as the event made it known.
+pub(crate) struct Fetched {
+    pub(crate) event: RawEvent,
+    pub(crate) recipes: Recipes,
+}
+
 /// Takes the next event of a channel; tells the service what was acknowledged.
 pub(crate) fn get_event(
     host: &Host,
     channel: u64,
     acknowledged: Vec<Acknowledged>,
-) -> Result<Option<RawEvent>> {
+) -> Result<Option<Fetched>> {
     const CALL: &str = "get_event";
+    // Whose identifier the event is about is not known before: the service puts its number in.
+    let anybody = IdNumber(0);
+    let about = |command: WriteItem| WriteItem {
+        id_from: Some(0),
+        ..command
+    };
+    let recipe = |state| about(item(channel, client::init_qp_attr(anybody, state)));
     let batch = WriteBatch {
-        items: vec![item(channel, client::get_event())],
+        stop_on_error: true,
+        items: vec![
+            item(channel, client::get_event()),
+            about(item(channel, client::query_addr(anybody))),
+            recipe(qp_state::INIT),
+            recipe(qp_state::RTR),
+            recipe(qp_state::RTS),
+        ],
         acknowledged,
-        ..WriteBatch::default()
     };
     let mut replies = host
         .call_batch(batch)
-        .map_err(|source| host_error(CALL, source))?;
-    match replies.pop() {
-        None => Err(Error::Answer { call: CALL, got: 0 }),
-        Some(reply) if reply.errno == libc::EAGAIN => Ok(None),
-        Some(reply) => answer(CALL, reply).map(Some),
-    }
+        .map_err(|source| host_error(CALL, source))?
+        .into_iter();
+    let event = match replies.next() {
+        None => return Err(Error::Answer { call: CALL, got: 0 }),
+        Some(reply) if reply.errno == libc::EAGAIN => return Ok(None),
+        Some(reply) => answer(CALL, reply)?,
+    };
+    let addresses: Option<Addresses> = replies.next().and_then(known);
+    Ok(Some(Fetched {
+        event,
+        recipes: Recipes {
+            device: addresses.and_then(|addresses| Some(addresses.device?.index)),
+            init: replies.next().and_then(known),
+            rtr: replies.next().and_then(known),
+            rts: replies.next().and_then(known),
+        },
+    }))
+}
+
+fn known<A: Answer>(reply: WriteReply) -> Option<A> {
+    (reply.errno == 0).then(|| A::decode(&reply.response).ok())?
 }
 
 /// Tells the service what was acknowledged, which it only shows.

@@ -5,6 +5,7 @@ use crate::identifier::{Awaited, Identifier, Shared};
 use crate::param::{
     ConnParam, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA,
 };
+use crate::queue_pair::Recipes;
 use oarlock_ucm::abi::notify_event;
 use oarlock_ucm::client::{self, Param};
 use oarlock_wire::RejReason;
@@ -229,10 +230,10 @@ impl Shared {
     }
 
     /// Active side, the peer's reply is here: queue pair to RTR and RTS, then RTU.
-    pub(crate) fn complete_connect(&self) -> Result<()> {
+    pub(crate) fn complete_connect(&self, recipes: &Recipes) -> Result<()> {
         const CALL: &str = "connect";
         let done = self
-            .ready_active(CALL)
+            .ready_active(CALL, recipes)
             .and_then(|()| self.ask(CALL, client::establish(self.number)));
         if done.is_err() {
             self.stop_queue_pair();

@@ -93,8 +93,19 @@ impl Shared {
         if let Some(device) = self.device.get() {
             return Ok(device.clone());
         }
-        // What a queue pair will need is asked in the same message. The passive side's recipes are complete as soon as there
-        // is a request; the active side's change when the reply comes.
+        self.check_open(call)?;
+        let index = match self.recipes().device {
+            Some(index) => index,
+            None => self.ask_device(call)?,
+        };
+        let device =
+            Context::open(&self.host, index).map_err(|source| Error::Verbs { call, source })?;
+        Ok(self.device.get_or_init(|| device).clone())
+    }
+
+    /// Asks for the device, and in the same message for what a queue pair will need. The passive side's recipes are complete
+    /// as soon as there is a request; the active side's change when the reply comes.
+    fn ask_device(&self, call: &'static str) -> Result<u32> {
         let states: &[u32] = match self.offered {
             Some(_) => &[qp_state::INIT, qp_state::RTR, qp_state::RTS],
             None => &[qp_state::INIT],
@@ -109,15 +120,18 @@ impl Shared {
             command::ask_and_try(&self.host, call, channel.token(), query, recipes)?
         };
         let bound = addresses.device.ok_or(Error::NoDevice { call })?;
-        let device = Context::open(&self.host, bound.index)
-            .map_err(|source| Error::Verbs { call, source })?;
         let mut recipes = recipes.into_iter().map(Result::ok);
-        *self.lock_recipes() = Recipes {
+        self.keep_recipes(Recipes {
+            device: Some(bound.index),
             init: recipes.next().flatten(),
             rtr: recipes.next().flatten(),
             rts: recipes.next().flatten(),
-        };
-        Ok(self.device.get_or_init(|| device).clone())
+        });
+        Ok(bound.index)
+    }
+
+    pub(crate) fn keep_recipes(&self, recipes: Recipes) {
+        *self.lock_recipes() = recipes;
     }
 
     fn lock_recipes(&self) -> MutexGuard<'_, Recipes> {
@@ -142,13 +156,16 @@ impl Shared {
         })
     }
 
-    /// Active side: brings the queue pair to RTS by the reply's attributes. Init again first, since only now the service
-    /// knows what the remote side may do. Without a queue pair there is nothing to do.
-    pub(crate) fn ready_active(&self, call: &'static str) -> Result<()> {
+    /// Active side: brings the queue pair to RTS by the reply's attributes, which came with it. Init again first, since
+    /// only now the service knows what the remote side may do. Without a queue pair there is nothing to do.
+    pub(crate) fn ready_active(&self, call: &'static str, recipes: &Recipes) -> Result<()> {
         let Some(queue_pair) = self.lock_queue_pair().clone() else {
             return Ok(());
         };
-        let recipes = self.ask_recipes(call)?;
+        let recipes = match recipes.all() {
+            Some(recipes) => recipes,
+            None => self.ask_recipes(call)?,
+        };
         self.apply(&queue_pair, &recipes, call)
     }
 
@@ -162,13 +179,9 @@ impl Shared {
         let Some(queue_pair) = self.lock_queue_pair().clone() else {
             return Ok(());
         };
-        let [init, mut rtr, mut rts] = match self.recipes() {
-            Recipes {
-                init: Some(init),
-                rtr: Some(rtr),
-                rts: Some(rts),
-            } => [init, rtr, rts],
-            _ => self.ask_recipes(call)?,
+        let [init, mut rtr, mut rts] = match self.recipes().all() {
+            Some(recipes) => recipes,
+            None => self.ask_recipes(call)?,
         };
         // The service's recipe says what the request offers; less may be accepted.
         rtr.max_dest_rd_atomic = responder_resources;
@@ -220,12 +233,19 @@ impl Shared {
     }
 }
 
-/// The service's recipes for a queue pair, as far as they are known.
+/// The identifier's device and the service's recipes for a queue pair, as far as they are known.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Recipes {
-    init: Option<UverbsQpAttr>,
-    rtr: Option<UverbsQpAttr>,
-    rts: Option<UverbsQpAttr>,
+    pub(crate) device: Option<u32>,
+    pub(crate) init: Option<UverbsQpAttr>,
+    pub(crate) rtr: Option<UverbsQpAttr>,
+    pub(crate) rts: Option<UverbsQpAttr>,
+}
+
+impl Recipes {
+    fn all(&self) -> Option<[UverbsQpAttr; 3]> {
+        Some([self.init?, self.rtr?, self.rts?])
+    }
 }
 
 /// The first data may overtake the peer's RTU; the service then takes the connection for established (IBA Vol. 1 ch. 12,

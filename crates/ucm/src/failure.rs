@@ -237,9 +237,9 @@ pub enum Failure {
         /// The place of the failed request.
         failed: usize,
     },
-    /// The request means the identifier of an earlier one, which did not make any.
-    #[error("request {from} of the batch made no identifier that this one could use")]
-    NothingMade {
+    /// The request means the identifier of an earlier one, which did not name any.
+    #[error("request {from} of the batch named no identifier for this one")]
+    NothingNamed {
         /// The place of the earlier request.
         from: u8,
     },
@@ -291,7 +291,7 @@ impl Failure {
             | Self::AsyncEvent { .. }
             | Self::OptionLength { .. }
             | Self::OptionTooLong { .. }
-            | Self::NothingMade { .. } => Errno::EINVAL,
+            | Self::NothingNamed { .. } => Errno::EINVAL,
             Self::Cma(error) => error.errno(),
         }
     }

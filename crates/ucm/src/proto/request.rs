@@ -69,7 +69,9 @@ pub struct WriteItem {
     pub request: Vec<u8>,
     /// What travels beside the structure.
     pub inline: Vec<u8>,
-    /// An earlier item of the batch, a CREATE_ID, whose identifier this request means. Its own number is ignored.
+    /// An earlier item of the batch whose identifier this request means, in place of the number in it: a CREATE_ID, or a
+    /// GET_EVENT that brings ADDR_RESOLVED, CONNECT_REQUEST or CONNECT_RESPONSE. After those a program asks for a device or
+    /// for a queue pair's attributes next; any other event names no identifier, and the request fails.
     pub id_from: Option<u8>,
 }
 

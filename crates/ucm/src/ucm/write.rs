@@ -2,13 +2,13 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use oarlock_cma::{Query as State, State as IdState};
+use oarlock_cma::{EventKind, Query as State, State as IdState};
 use oarlock_wire::Time;
 
 use super::numbers::Entry;
 use super::{FileId, Owner, Ucm};
 use crate::Failure;
-use crate::abi::{self, Command, CreateIdResp, HEADER_LEN, Header, UNIMPLEMENTED};
+use crate::abi::{self, Command, CreateIdResp, EventResp, HEADER_LEN, Header, UNIMPLEMENTED};
 use crate::proto::{MAX_RESPONSE, WriteBatch, WriteItem, WriteReply};
 
 /// One request on its way through its command.
@@ -239,16 +239,16 @@ impl Ucm {
                 entry.acknowledged = acknowledged.events;
             }
         }
-        let mut made: Vec<Option<u32>> = Vec::with_capacity(batch.items.len());
+        let mut named: Vec<Option<u32>> = Vec::with_capacity(batch.items.len());
         let mut replies = Vec::with_capacity(batch.items.len());
         let mut failed = None;
         for (index, item) in batch.items.into_iter().enumerate() {
             let mut response = Vec::new();
             let result = match failed {
                 Some(failed) => Err(Failure::NotTried { failed }),
-                None => self.write_item(now, owner, item, &made, &mut response),
+                None => self.write_item(now, owner, item, &named, &mut response),
             };
-            made.push(result.as_ref().ok().copied().flatten());
+            named.push(result.as_ref().ok().copied().flatten());
             if result.is_err() && batch.stop_on_error && failed.is_none() {
                 failed = Some(index);
             }
@@ -268,13 +268,13 @@ impl Ucm {
         replies
     }
 
-    /// One request of a batch; the number of the identifier that it made, if it made one.
+    /// One request of a batch; the number of the identifier that its answer names for later ones, if it names one.
     fn write_item(
         &mut self,
         now: Time,
         owner: Owner,
         mut item: WriteItem,
-        made: &[Option<u32>],
+        named: &[Option<u32>],
         response: &mut Vec<u8>,
     ) -> Result<Option<u32>, Failure> {
         let file = FileId(item.channel);
@@ -282,22 +282,32 @@ impl Ucm {
             return Err(Failure::UnknownFile);
         }
         if let Some(from) = item.id_from {
-            let number = made
+            let number = named
                 .get(usize::from(from))
                 .copied()
                 .flatten()
-                .ok_or(Failure::NothingMade { from })?;
+                .ok_or(Failure::NothingNamed { from })?;
             put_id(&mut item.request, number);
         }
         cap_room(&mut item.request);
         self.write(now, file, &item.request, &item.inline, response)?;
-        let is_create = abi::read::<Header>(&item.request)
-            .is_some_and(|header| header.cmd == Command::CREATE_ID.0);
-        Ok(is_create
-            .then(|| abi::read::<CreateIdResp>(response))
-            .flatten()
-            .map(|created| created.id))
+        let command = abi::read::<Header>(&item.request).map(|header| Command(header.cmd));
+        Ok(match command {
+            Some(Command::CREATE_ID) => abi::read(response).map(|made: CreateIdResp| made.id),
+            Some(Command::GET_EVENT) => id_of_event(&abi::read_grown(response)),
+            _ => None,
+        })
     }
+}
+
+/// The identifier of an event after which its device or its queue pair's attributes are known.
+fn id_of_event(event: &EventResp) -> Option<u32> {
+    let kinds = [
+        EventKind::ADDR_RESOLVED,
+        EventKind::CONNECT_REQUEST,
+        EventKind::CONNECT_RESPONSE,
+    ];
+    kinds.contains(&EventKind(event.event)).then_some(event.id)
 }
 
 /// Puts an identifier's number into a request that has a place for one.

@@ -1,5 +1,6 @@
 //! Batches: one message, several requests.
 
+use oarlock_ucm::abi::qp_state;
 use oarlock_ucm::client::{self, IdNumber};
 use oarlock_ucm::proto::{Acknowledged, WriteBatch, WriteItem, WriteReply};
 use oarlock_ucm::{FileId, Owner};
@@ -55,6 +56,45 @@ fn later_requests_mean_the_identifier_that_an_earlier_one_makes() {
     assert_eq!(addresses.local, Some((address(0), PORT).into()));
 }
 
+/// One message takes an event and asks for what is known with it; other events name nothing.
+#[test]
+fn later_requests_mean_the_identifier_that_an_event_is_about() {
+    let mut w = World::new(2);
+    let file = w.open(0);
+    w.create(0, file, 1);
+    let id = w.create(0, file, 2);
+    let to = (address(1), PORT).into();
+    w.ok(0, file, &client::resolve_addr(id, None, to, 1000));
+    let anybody = IdNumber(0xDEAD);
+    let fetch = || WriteBatch {
+        stop_on_error: false,
+        items: vec![
+            item(file, client::get_event(), None),
+            item(file, client::query_addr(anybody), Some(0)),
+            item(file, client::init_qp_attr(anybody, qp_state::INIT), Some(0)),
+            item(file, client::init_qp_attr(anybody, qp_state::RTR), Some(0)),
+        ],
+        acknowledged: vec![],
+    };
+    let now = w.now;
+    let replies = w.hosts[0].write_batch(now, Owner(1), fetch());
+    assert_eq!(errnos(&replies), [0, 0, 0, 22]);
+    let addresses = client::query_addr(anybody)
+        .decode(&replies[1].response)
+        .expect("addresses");
+    assert_eq!(addresses.remote, Some(to));
+    w.ok(0, file, &client::resolve_route(id, 1000));
+    let replies = w.hosts[0].write_batch(now, Owner(1), fetch());
+    assert_eq!(errnos(&replies), [0, 22, 22, 22]);
+    assert_eq!(
+        replies[1].sentence,
+        "request 0 of the batch named no identifier for this one"
+    );
+    // An empty channel.
+    let replies = w.hosts[0].write_batch(now, Owner(1), fetch());
+    assert_eq!(errnos(&replies), [11, 22, 22, 22]);
+}
+
 #[test]
 fn a_failure_ends_the_batch_where_that_is_asked_for() {
     let mut w = World::new(1);
@@ -87,7 +127,7 @@ fn a_failure_ends_the_batch_where_that_is_asked_for() {
     assert_eq!(errnos(&replies), [22, 22, 0]);
     assert_eq!(
         replies[1].sentence,
-        "request 0 of the batch made no identifier that this one could use"
+        "request 0 of the batch named no identifier for this one"
     );
 }
 
