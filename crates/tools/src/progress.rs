@@ -17,7 +17,7 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {per_sec}")
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}")
             .expect("the template is a constant and well-formed");
         bar.set_style(style);
         bar.set_message(what);

@@ -1,6 +1,7 @@
 //! The two processes of the demo: this program again, as `oarlock cmatose --json`.
 
 use crate::failure::{Failure, system};
+use crate::progress::Progress;
 use serde::Deserialize;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
@@ -10,6 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const LISTENING: &str = "listening on ";
+/// What each side says on its way.
+const STAGES: [&str; 4] = [
+    "initiating data transfers",
+    "data transfers complete",
+    "migrating to new event channel",
+    "disconnected",
+];
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// What a process reports, as far as the demo uses it.
@@ -33,6 +41,8 @@ pub(super) struct Child {
     said: Receiver<String>,
     /// Its report, complete when it has ended.
     report: Option<JoinHandle<std::io::Result<String>>>,
+    /// How many of the [`STAGES`] it has come through.
+    stages: u64,
     /// What it said last by way of an error.
     complaint: Option<String>,
     ended: Option<ExitStatus>,
@@ -69,6 +79,7 @@ impl Child {
             process,
             said,
             report: Some(report),
+            stages: 0,
             complaint: None,
             ended: None,
         })
@@ -97,6 +108,7 @@ impl Child {
     }
 
     fn note(&mut self, line: String) {
+        self.stages += u64::from(STAGES.contains(&line.as_str()));
         if let Some(sentence) = line.strip_prefix("error: ") {
             self.complaint = Some(sentence.to_owned());
         }
@@ -152,7 +164,9 @@ impl Child {
 
 /// Waits for both to end well; the first that does not is the error.
 pub(super) fn wait_both(a: &mut Child, b: &mut Child) -> Result<(Report, Report), Failure> {
+    let mut progress = Progress::new("steps of both sides", 2 * STAGES.len() as u64);
     loop {
+        progress.set(a.stages + b.stages);
         let mut all_ended = true;
         for child in [&mut *a, &mut *b] {
             if child.poll()? {
