@@ -139,6 +139,7 @@ mod tests {
         std::thread::current().id()
     }
 
+    /// R-MIG-5: the service's count over the identifier's life is compared with the acknowledgements; equal is done.
     #[test]
     fn nothing_outstanding_settles_at_once() {
         let ledger = Ledger::default();
