@@ -134,6 +134,28 @@ fn a_channel_is_readable_exactly_while_events_wait_however_many() {
     assert!(!is_readable_within(&channel.channel, 0));
 }
 
+/// A channel that was full and has room again leaves nothing behind that keeps the service awake.
+#[test]
+fn a_channel_that_was_full_does_not_keep_the_service_busy() {
+    let host = Host::private().unwrap();
+    let channel = Channel::new(&host);
+    let (_, to) = channel.listen(1, "127.0.0.1:0");
+    let peer = Channel::new(&host);
+    let id = peer.resolve(2, to);
+    for uid in 0..600 {
+        let id = channel.create(uid);
+        channel.call(client::resolve_addr(id, None, to, 2000));
+    }
+    // Room for a few, and then, without a request of this channel, one more event; then all the room there is.
+    assert!(matches!(channel.channel.take_wake(64), Ok(Wake::Events(_))));
+    peer.connect(id, 2, b"");
+    while matches!(channel.channel.take_wake(64), Ok(Wake::Events(_))) {}
+    let turns = || counter(&host, "service_turns");
+    let before = turns();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(turns() - before < 20);
+}
+
 #[test]
 fn an_event_whose_identifier_was_destroyed_leaves_a_byte_that_means_nothing() {
     let host = Host::private().unwrap();

@@ -317,9 +317,7 @@ impl Service {
         while let Some((file, events)) = self.ucm.poll_wake() {
             if let Some(pipe) = self.pipes.get_mut(&file.0) {
                 pipe.wake(events);
-                if pipe.is_in_debt() {
-                    self.watch_pipe(file.0);
-                }
+                self.watch_pipe(file.0);
             }
         }
     }
@@ -381,16 +379,17 @@ impl Service {
         self.change(Source::Client(id), client, flags);
     }
 
-    fn watch_pipe(&self, token: u64) {
-        let Some(pipe) = self.pipes.get(&token) else {
+    /// Waits for room for what a channel's pipe is owed, as long as it is.
+    fn watch_pipe(&mut self, token: u64) {
+        let Some(waits) = self.pipes.get_mut(&token).and_then(Pipe::new_watch) else {
             return;
         };
-        let flags = if pipe.is_in_debt() {
+        let flags = if waits {
             epoll::EventFlags::OUT
         } else {
             epoll::EventFlags::empty()
         };
-        self.change(Source::Pipe(token), pipe, flags);
+        self.change(Source::Pipe(token), &self.pipes[&token], flags);
     }
 
     fn watch(&self, source: Source, fd: impl AsFd, flags: epoll::EventFlags) -> Result<(), Error> {

@@ -16,6 +16,8 @@ pub(super) struct Pipe {
     pub(super) client: u32,
     /// Bytes that found no room.
     owed: usize,
+    /// Whether the loop waits for room.
+    waits_for_room: bool,
     /// Taken off the list before the socket is closed: fields are dropped in this order.
     _fork: ForkGuard,
     socket: OwnedFd,
@@ -32,6 +34,7 @@ impl Pipe {
             Self {
                 client,
                 owed: 0,
+                waits_for_room: false,
                 _fork: fork,
                 socket: ours,
             },
@@ -41,8 +44,12 @@ impl Pipe {
 
     /// Tells of `events` more events.
     pub(super) fn wake(&mut self, events: usize) {
+        let was_full = self.is_in_debt();
         self.owed = self.owed.saturating_add(events);
-        self.pay();
+        // Room comes when the program takes something, and is noticed then.
+        if !was_full {
+            self.pay();
+        }
     }
 
     /// Writes what is owed, as far as there is room.
@@ -62,9 +69,15 @@ impl Pipe {
         }
     }
 
-    /// Whether something is owed, and so the socket to be watched for room.
+    /// Whether something is owed.
     pub(super) fn is_in_debt(&self) -> bool {
         self.owed > 0
+    }
+
+    /// Whether the socket is to be watched for room, if that has changed since it was asked last.
+    pub(super) fn new_watch(&mut self) -> Option<bool> {
+        let waits = self.is_in_debt();
+        (std::mem::replace(&mut self.waits_for_room, waits) != waits).then_some(waits)
     }
 }
 
