@@ -12,8 +12,10 @@ use crate::{
     IdOption, Lookup, QpType, Query, State,
 };
 use oarlock_cm::{Cm, ConnId, Seed, Transmit};
-use oarlock_wire::{AddressVector, Gid, IbTimeout, MAD_LEN, PortSpace, ServiceId, Time, earliest};
-use std::collections::{BTreeSet, HashMap};
+use oarlock_wire::{
+    AddressVector, Gid, IbTimeout, MAD_LEN, PortSpace, RnrTimer, ServiceId, Time, earliest,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// The RDMA connection manager of one host: identifiers, event channels, port spaces.
@@ -26,7 +28,7 @@ pub struct Cma {
     pub(crate) devices: Devices,
     pub(crate) channels: Channels,
     pub(crate) ids: Table<Identifier>,
-    pub(crate) by_connection: HashMap<ConnId, Id>,
+    pub(crate) by_connection: BTreeMap<ConnId, Id>,
     pub(crate) listeners: Listeners,
     pub(crate) ports: Ports,
     pub(crate) lookups: Lookups,
@@ -47,7 +49,7 @@ impl Cma {
             devices: Devices::default(),
             channels: Channels::new(),
             ids: Table::new(),
-            by_connection: HashMap::new(),
+            by_connection: BTreeMap::new(),
             listeners: Listeners::default(),
             ports: Ports::new(u64::from_le_bytes(port_seed)),
             lookups: Lookups::default(),
@@ -291,7 +293,8 @@ impl Cma {
                 options.ack_timeout = Some(five_bits("ACK_TIMEOUT", exponent)?)
             }
             IdOption::MinRnrTimer(code) => {
-                options.min_rnr_timer = Some(five_bits("MIN_RNR_TIMER", code)?.get())
+                let timer = five_bits("MIN_RNR_TIMER", code)?;
+                options.min_rnr_timer = Some(RnrTimer::truncate(timer.get()));
             }
             IdOption::CmResponseTimeout(exponent) => {
                 options.cm_response_timeout = Some(five_bits("CM_RESPONSE_TIMEOUT", exponent)?)
@@ -376,7 +379,7 @@ impl Cma {
         self.len() == 0
     }
 
-    /// The ports in use with the number of their owners, in no order.
+    /// The ports in use with the number of their owners, in order.
     pub fn ports(&self) -> impl Iterator<Item = (PortSpace, u16, usize)> + '_ {
         self.ports.iter()
     }

@@ -1,6 +1,6 @@
 //! Everything that can be configured, with the kernel's values as the defaults.
 
-use oarlock_wire::IbTimeout;
+use oarlock_wire::{IbTimeout, RnrTimer};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -63,10 +63,10 @@ pub struct Config {
     pub mra_service_timeout: IbTimeout,
     /// How long `connect` may take altogether, unless an identifier says otherwise; `None` leaves it to the retries.
     pub connect_deadline: Option<Duration>,
-    /// The RNR timer that queue pairs ask of their peers, a 5-bit code.
+    /// The RNR timer that queue pairs ask of their peers.
     ///
     /// Deviation: the kernel hands out 0, which means 655.36 ms, so that one early message stalls a connection; 12 is 0.64 ms.
-    pub min_rnr_timer: u8,
+    pub min_rnr_timer: RnrTimer,
 }
 
 impl Default for Config {
@@ -88,7 +88,7 @@ impl Default for Config {
             max_cm_retries: 15,
             mra_service_timeout: IbTimeout::truncate(24),
             connect_deadline: None,
-            min_rnr_timer: 12,
+            min_rnr_timer: RnrTimer::US_640,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::lookup::LookupToken;
 use crate::ports::Claim;
 use crate::{ChannelId, Id, Path, QpType, State};
 use oarlock_cm::ConnId;
-use oarlock_wire::{AddressVector, IbTimeout, PortSpace, Psn, Qpn, RetryCount, Time};
+use oarlock_wire::{AddressVector, IbTimeout, PortSpace, Psn, Qpn, RetryCount, RnrTimer, Time};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub(crate) struct Options {
     /// Whether `af_only` was set by the caller, so that binding keeps it.
     pub(crate) af_only_set: bool,
     pub(crate) ack_timeout: Option<IbTimeout>,
-    pub(crate) min_rnr_timer: Option<u8>,
+    pub(crate) min_rnr_timer: Option<RnrTimer>,
     pub(crate) cm_response_timeout: Option<IbTimeout>,
     pub(crate) max_cm_retries: Option<u8>,
     pub(crate) connect_deadline: Option<Option<Duration>>,

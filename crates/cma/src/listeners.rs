@@ -4,12 +4,12 @@
 use crate::Id;
 use oarlock_cm::ListenerId;
 use oarlock_wire::ServiceId;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    by_service: HashMap<ServiceId, Service>,
-    by_cm: HashMap<ListenerId, ServiceId>,
+    by_service: BTreeMap<ServiceId, Service>,
+    by_cm: BTreeMap<ListenerId, ServiceId>,
 }
 
 #[derive(Debug)]

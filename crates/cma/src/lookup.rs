@@ -4,11 +4,11 @@
 //! connection keeps to that answer: nothing is looked up again.
 
 use crate::{Errno, Id};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 /// Names one question. An answer to a question that nobody waits for any more is dropped and counted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LookupToken(u64);
 
 /// A question: how does one get there?
@@ -67,7 +67,7 @@ impl LookupError {
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
     next_token: u64,
-    waiting: HashMap<LookupToken, Id>,
+    waiting: BTreeMap<LookupToken, Id>,
     to_ask: VecDeque<Lookup>,
 }
 

@@ -6,7 +6,7 @@
 use crate::device::is_any_or_loopback;
 use crate::{Error, Id};
 use oarlock_wire::PortSpace;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ pub(crate) struct Claim {
 /// The ports of every port space. The owners' addresses change while they are resolved, so a table holds handles only.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    owners: HashMap<(PortSpace, u16), Vec<Id>>,
+    owners: BTreeMap<(PortSpace, u16), Vec<Id>>,
     last_ephemeral: Option<u16>,
     random: u64,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Ports {
 impl Ports {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            owners: HashMap::new(),
+            owners: BTreeMap::new(),
             last_ephemeral: None,
             random: seed,
         }
@@ -87,7 +87,7 @@ impl Ports {
         }
     }
 
-    /// The ports in use with the number of their owners, in no order.
+    /// The ports in use with the number of their owners, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PortSpace, u16, usize)> {
         self.owners
             .iter()

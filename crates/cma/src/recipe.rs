@@ -74,7 +74,8 @@ impl Cma {
             min_rnr_timer: ident
                 .options
                 .min_rnr_timer
-                .unwrap_or(self.config.min_rnr_timer),
+                .unwrap_or(self.config.min_rnr_timer)
+                .get(),
         })
     }
 

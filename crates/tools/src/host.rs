@@ -5,7 +5,7 @@ use crate::report::Lines;
 use clap::Args;
 use oarlock_hostd::Host;
 use oarlock_hostd::service::{self, ServiceConfig};
-use oarlock_wire::IbTimeout;
+use oarlock_wire::{IbTimeout, RnrTimer};
 use std::time::Duration;
 
 /// Options of `oarlock host`.
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         config.cma.max_cm_retries = retries;
     }
     if let Some(timer) = options.min_rnr_timer {
-        config.cma.min_rnr_timer = timer;
+        config.cma.min_rnr_timer = RnrTimer::truncate(timer);
     }
     let lines = Lines::new(false);
     service::run(config, || {

@@ -102,7 +102,7 @@ fn field(address: IpAddr) -> [u8; 16] {
 const CMA_VERSION: u8 = 0;
 
 /// A port space of the RDMA CM. The values are those of `rdma_port_space` in Linux.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PortSpace(pub u16);
 
 impl PortSpace {

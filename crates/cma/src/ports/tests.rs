@@ -1,11 +1,11 @@
 use super::*;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Owners with fixed claims over one table.
 struct Bench {
     ports: Ports,
-    claims: RefCell<HashMap<Id, Claim>>,
+    claims: RefCell<BTreeMap<Id, Claim>>,
     next: u32,
 }
 
@@ -185,7 +185,7 @@ fn the_check_without_reuse_sees_every_other_owner_and_not_itself() {
         .expect("free");
     let claims = |bench: &Bench| bench.claims.borrow().clone();
     let alone = claims(&bench);
-    let check = |bench: &Bench, alone: &HashMap<Id, Claim>| {
+    let check = |bench: &Bench, alone: &BTreeMap<Id, Claim>| {
         bench.ports.check(
             first,
             PortSpace::TCP,
@@ -269,7 +269,7 @@ fn the_port_that_was_given_last_is_not_given_again_at_once() {
         assert_ne!(bench.bind(claim("10.0.0.1:0")).expect("free"), port);
         bench = Bench {
             ports: Ports {
-                owners: HashMap::new(),
+                owners: BTreeMap::new(),
                 ..bench.ports
             },
             ..Bench::new()

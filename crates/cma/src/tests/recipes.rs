@@ -5,7 +5,7 @@ use crate::{
     AccessFlags, Config, ConnectParam, Errno, Error, EventKind, IdOption, QpAttr, QpAttrMask,
     QpState, RtrAttr, RtsAttr,
 };
-use oarlock_wire::{CmMessage, IbTimeout, Mtu, Psn, RetryCount};
+use oarlock_wire::{CmMessage, IbTimeout, Mtu, Psn, RetryCount, RnrTimer};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -186,7 +186,7 @@ fn there_is_no_recipe_before_the_peer_has_spoken_or_after_the_end() {
 #[test]
 fn the_rnr_timer_does_not_stall_by_default_and_can_be_chosen() {
     let config = Config {
-        min_rnr_timer: 5,
+        min_rnr_timer: RnrTimer::truncate(5),
         ..Config::default()
     };
     let mut world = World::with(&[Config::default(), config]);

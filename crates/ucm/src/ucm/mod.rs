@@ -7,7 +7,7 @@ mod query;
 mod setup;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -52,7 +52,7 @@ struct File {
 pub struct Ucm {
     cma: Cma,
     files: BTreeMap<FileId, File>,
-    by_channel: HashMap<ChannelId, FileId>,
+    by_channel: BTreeMap<ChannelId, FileId>,
     next_file: u64,
     numbers: Numbers,
     counters: Counters,
@@ -72,7 +72,7 @@ impl Ucm {
         Self {
             cma: Cma::new(config, seed),
             files: BTreeMap::new(),
-            by_channel: HashMap::new(),
+            by_channel: BTreeMap::new(),
             next_file: 1,
             numbers: Numbers::default(),
             counters: Counters::default(),

@@ -1,7 +1,7 @@
 //! The number space of identifiers: global, the lowest free number first, from 0 on.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use oarlock_cma::Id;
 
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 pub(super) struct Numbers {
     entries: Vec<Option<Entry>>,
     free: BinaryHeap<Reverse<u32>>,
-    by_id: HashMap<Id, u32>,
+    by_id: BTreeMap<Id, u32>,
 }
 
 impl Numbers {
