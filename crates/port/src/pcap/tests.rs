@@ -46,6 +46,27 @@ fn records_of_many_writers_on_one_file_stand_whole() {
     assert_eq!(next, [200; 4]);
 }
 
+/// A file that came from elsewhere may be locked by whoever sent it, for ever.
+#[test]
+fn a_locked_file_is_not_waited_for() {
+    use rustix::fs::{FlockOperation, flock};
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let holder = file.reopen().unwrap();
+    flock(&holder, FlockOperation::LockExclusive).unwrap();
+    let error = Capture::append_to(file.reopen().unwrap().into()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(std::fs::metadata(file.path()).unwrap().len(), 0);
+    flock(&holder, FlockOperation::Unlock).unwrap();
+    Capture::append(file.path()).unwrap();
+    // The header is there: no lock is needed any more.
+    flock(&holder, FlockOperation::LockExclusive).unwrap();
+    let capture = Capture::append_to(file.reopen().unwrap().into()).unwrap();
+    capture.write_datagram(&flow(), IP, &[&[1; 20]]).unwrap();
+    let mut reader = Reader::new(std::fs::File::open(file.path()).unwrap()).unwrap();
+    assert!(reader.next_record().unwrap().is_some());
+    assert!(reader.next_record().unwrap().is_none());
+}
+
 #[test]
 fn a_capture_goes_to_regular_files_only() {
     let (read, write) = rustix::pipe::pipe().unwrap();
@@ -59,6 +80,11 @@ fn a_capture_goes_to_regular_files_only() {
         .open("/dev/null")
         .unwrap();
     assert!(Capture::append_to(null.into()).is_err());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    Capture::append_to(file.reopen().unwrap().into()).unwrap();
+    let read_only = std::fs::File::open(file.path()).unwrap();
+    let error = Capture::append_to(read_only.into()).unwrap_err();
+    assert!(error.to_string().contains("open for writing"), "{error}");
 }
 
 #[test]

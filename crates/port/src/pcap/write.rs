@@ -28,7 +28,7 @@ impl Capture {
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let file = File::options().create(true).append(true).open(path)?;
         file.set_len(0)?;
-        Self::append_to(file.into())
+        Self::begin(file, LOCK_ATTEMPTS)
     }
 
     /// Appends to the file at `path`, which is created if need be.
@@ -36,40 +36,36 @@ impl Capture {
     /// # Errors
     /// What the file system says.
     pub fn append(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::append_to(File::options().create(true).append(true).open(path)?.into())
+        let file = File::options().create(true).append(true).open(path)?;
+        Self::begin(file, LOCK_ATTEMPTS)
     }
 
-    /// Appends to an open file; writes the file header if it is empty.
+    /// Appends to an open file, as somebody else may have handed it over; writes the file header if it is empty. Never
+    /// waits, whoever else has the file open.
     ///
     /// # Errors
-    /// `InvalidInput`: not a regular file, so that writing to it might block or go elsewhere.
+    /// `InvalidInput`: not a regular file, so that writing to it might block or go elsewhere; not open for writing.
+    /// `WouldBlock`: an empty file that somebody else holds locked.
     pub fn append_to(fd: OwnedFd) -> io::Result<Self> {
-        let status = rustix::fs::fstat(&fd)?;
+        Self::begin(File::from(fd), 1)
+    }
+
+    fn begin(file: File, lock_attempts: u32) -> io::Result<Self> {
+        let refused = |sentence| Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
+        let status = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a capture must go to a regular file",
-            ));
+            return refused("a capture must go to a regular file");
         }
-        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        if flags & OFlags::RWMODE == OFlags::RDONLY {
+            return refused("a capture's file must be open for writing");
+        }
         if !flags.contains(OFlags::APPEND) {
-            rustix::fs::fcntl_setfl(&fd, flags | OFlags::APPEND)?;
+            rustix::fs::fcntl_setfl(&file, flags | OFlags::APPEND)?;
         }
-        let file = File::from(fd);
-        // Two processes that start with one empty file must not both write the header. Somebody who holds the lock for
-        // longer than that takes must not hold us up.
-        for _ in 0..LOCK_ATTEMPTS {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
-                result => {
-                    result?;
-                    break;
-                }
-            }
+        if status.st_size == 0 {
+            begin_file(&file, lock_attempts)?;
         }
-        let result = write_header(&file);
-        flock(&file, FlockOperation::Unlock)?;
-        result?;
         Ok(Self {
             file: Arc::new(file),
         })
@@ -116,6 +112,31 @@ impl AsFd for Capture {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Writes the header of an empty file. Two processes that start with one file must not both write it, so whoever has the
+/// lock does.
+fn begin_file(file: &File, lock_attempts: u32) -> io::Result<()> {
+    let mut attempts_left = lock_attempts;
+    loop {
+        attempts_left = attempts_left.saturating_sub(1);
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) if attempts_left > 0 => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    "the capture's file is empty, and somebody else holds it locked",
+                ));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let result = write_header(file);
+    flock(file, FlockOperation::Unlock)?;
+    result
 }
 
 fn write_header(file: &File) -> io::Result<()> {
