@@ -7,79 +7,14 @@ use oarlock_port::{Batch, fdpass, netlink};
 use oarlock_ucm::client;
 use oarlock_ucm::proto::{RefusalCode, Reply, Request};
 use oarlock_wire::{AddressVector, Gid};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use support::namespace::{in_namespace_with_users, in_own_namespace, not_run};
+use support::program::{Process, raw, service_program, start_service};
 use support::*;
-
-/// The smallest service there is, built beside the tests.
-fn service_program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test
-        .parent()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .join("examples/host");
-    assert!(
-        program.exists(),
-        "{} is missing: cargo build -p oarlock-hostd --examples",
-        program.display()
-    );
-    program
-}
-
-/// A process that does not outlive the test, however that ends.
-struct Process(Child);
-
-impl Process {
-    fn spawn(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Deref for Process {
-    type Target = Child;
-
-    fn deref(&self) -> &Child {
-        &self.0
-    }
-}
-
-impl DerefMut for Process {
-    fn deref_mut(&mut self) -> &mut Child {
-        &mut self.0
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts the service as `oarlock host` does; returns when programs can connect.
-fn start_service(command: &mut Command) -> Process {
-    let mut service = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut line = String::new();
-    BufReader::new(service.0.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    if line != "ready\n" {
-        let mut text = String::new();
-        let stderr = service.0.stderr.as_mut().unwrap();
-        stderr.read_to_string(&mut text).unwrap();
-        panic!("the service did not start: {text}");
-    }
-    service
-}
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
@@ -397,22 +332,6 @@ fn the_service_leaves_after_its_grace_period_without_programs() {
     );
 }
 
-fn raw() -> OwnedFd {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
-    connect(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(b"oarlock.host").unwrap(),
-    )
-    .unwrap();
-    socket
-}
-
 fn exchange(socket: &OwnedFd, message: &[u8], fds: &[&OwnedFd]) -> Reply {
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     fdpass::send(socket, message, &fds, true).unwrap();
@@ -569,6 +488,13 @@ fn a_program_that_does_not_read_its_answers_blocks_nobody() {
 fn a_program_of_another_user_is_told_so() {
     const NAME: &str = "a_program_of_another_user_is_told_so";
     if part().is_some() {
+        // Even who says nothing is told, and takes no place.
+        let silent = raw();
+        let mut buffer = [0; 1024];
+        let told = fdpass::receive(&silent, &mut buffer, true).unwrap();
+        let reply = Reply::decode(&buffer[..told.len]).unwrap().1;
+        assert_eq!(refused(&reply), RefusalCode::OTHER_USER);
+        assert_eq!(fdpass::receive(&silent, &mut buffer, true).unwrap().len, 0);
         let error = Host::join().unwrap_err();
         assert!(
             matches!(error, Error::OtherUser { .. })

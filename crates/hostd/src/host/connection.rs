@@ -60,8 +60,11 @@ impl Connection {
         let pid = std::process::id();
         let mut buffer = vec![0; MAX_MESSAGE].into_boxed_slice();
         let hello = Request::Hello { pid, name }.encode(HELLO_SEQUENCE);
-        fdpass::send(&socket, &hello, &[], true).map_err(gone)?;
-        let (sequence, (reply, fds)) = receive(&socket, &mut buffer)?;
+        let answer = fdpass::send(&socket, &hello, &[], true)
+            .map_err(gone)
+            .and_then(|_| receive(&socket, &mut buffer))
+            .or_else(|error| last_words(&socket, &mut buffer).ok_or(error));
+        let (sequence, (reply, fds)) = answer?;
         let (HELLO_SEQUENCE, Reply::Hello(hello), Some(lifeline)) =
             (sequence, refused(reply)?, fds.into_iter().next())
         else {
@@ -349,6 +352,16 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(u32, Answer), Error> 
         let (header, reply) = Reply::decode(&buffer[..message.len]).map_err(Error::Protocol)?;
         return Ok((header.sequence, (reply, message.fds)));
     }
+}
+
+/// What a service that turned us away said before it closed. That it did not read our hello is an error first, which the
+/// socket tells once.
+fn last_words(socket: &OwnedFd, buffer: &mut [u8]) -> Option<(u32, Answer)> {
+    (0..2).find_map(|_| {
+        let message = fdpass::receive(socket, buffer, false).ok()?;
+        let (header, reply) = Reply::decode(&buffer[..message.len]).ok()?;
+        matches!(reply, Reply::Refused(_)).then_some((header.sequence, (reply, message.fds)))
+    })
 }
 
 fn wait_writable(socket: &OwnedFd) -> Result<(), Error> {

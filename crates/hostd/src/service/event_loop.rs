@@ -4,10 +4,11 @@ use super::clients::{self, Client};
 use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
-use super::{ServiceConfig, identity};
+use super::{ServiceConfig, identity, requests};
 use crate::{Error, Patience, sys};
+use oarlock_port::fdpass;
 use oarlock_port::fork::ForkGuard;
-use oarlock_ucm::proto::MAX_MESSAGE;
+use oarlock_ucm::proto::{MAX_MESSAGE, NO_ANSWER, Refusal, Reply};
 use oarlock_ucm::{FileId, Owner, Ucm};
 use oarlock_wire::{Psn, Time, earliest};
 use rustix::buffer::spare_capacity;
@@ -340,25 +341,42 @@ impl Service {
                 return;
             };
             match accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(socket) if self.clients.len() < self.max_clients => {
-                    if self.add_client(socket).is_err() {
-                        self.counters.clients_refused += 1;
-                    }
-                }
-                Ok(_) => self.counters.clients_refused += 1,
+                Ok(socket) => self.admit(socket),
                 Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                     // Without a descriptor the program would wait, and we turn in circles, for ever.
                     self.reserve = None;
-                    if let Some((_, listener)) = &self.listener {
-                        drop(accept_with(listener, SocketFlags::CLOEXEC));
+                    if let Some((_, listener)) = &self.listener
+                        && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
+                    {
+                        self.turn_away(&socket, requests::no_descriptor());
                     }
                     self.reserve = reserve();
-                    self.counters.clients_refused += 1;
                     return;
                 }
                 Err(_) => return,
             }
         }
+    }
+
+    /// Takes a program that has connected, unless it is another user's, who must be able neither to fill our table nor to
+    /// keep us from leaving, or there is no room.
+    fn admit(&mut self, socket: OwnedFd) {
+        if let Err(refusal) = requests::check_user(&socket) {
+            self.counters.other_users += 1;
+            self.turn_away(&socket, refusal);
+        } else if self.clients.len() >= self.max_clients {
+            self.turn_away(&socket, requests::no_room(self.max_clients));
+        } else if self.add_client(socket).is_err() {
+            self.counters.clients_refused += 1;
+        }
+    }
+
+    /// Says why, and closes. The program reads it in place of the answer to its hello.
+    fn turn_away(&mut self, socket: &OwnedFd, refusal: Refusal) {
+        self.counters.clients_refused += 1;
+        let message = Reply::Refused(refusal).encode(NO_ANSWER);
+        // If there is no room even for this, the end of the connection says enough.
+        let _ = fdpass::send(socket, &message, &[], false);
     }
 
     /// Reads from a client, or waits for room to answer it first.

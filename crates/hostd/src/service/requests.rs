@@ -4,6 +4,7 @@
 use super::event_loop::Service;
 use super::pipe::Pipe;
 use crate::Error;
+use oarlock_port::fdpass::{self, MAX_FDS};
 use oarlock_port::pcap::Capture;
 use oarlock_ucm::proto::{
     ClientInfo, DevicePage, Header, Hello, HostInfo, IdPage, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME,
@@ -37,11 +38,7 @@ impl Service {
             self.counters.requests += 1;
             let buffer = std::mem::take(&mut self.buffer);
             let (sequence, answer) = if message.truncated {
-                let error = Malformed::TooLong {
-                    given: message.len,
-                    max: MAX_MESSAGE,
-                };
-                (Some(NO_ANSWER), Err(malformed(&error)))
+                (Some(NO_ANSWER), Err(truncated(message.len)))
             } else {
                 self.answer(id, &buffer[..message.len], std::mem::take(&mut message.fds))
             };
@@ -175,17 +172,6 @@ impl Service {
             .clients
             .get_mut(&id)
             .expect("the client whose request this is");
-        if client.peer.uid != uid && client.peer.uid != ROOT {
-            self.counters.other_users += 1;
-            let error = Error::OtherUser {
-                service: uid,
-                program: client.peer.uid,
-            };
-            return Err(Refusal {
-                code: RefusalCode::OTHER_USER,
-                sentence: error.to_string(),
-            });
-        }
         let lifeline = client.make_lifeline().map_err(|error| system(&error))?;
         client.greeted = true;
         client.name = name;
@@ -318,6 +304,55 @@ impl Service {
             port_count,
             counters,
         }
+    }
+}
+
+/// Only programs of this user, and root's, are served: whoever holds a slot could divert the others' packets.
+pub(super) fn check_user(socket: &OwnedFd) -> Result<(), Refusal> {
+    let service = rustix::process::geteuid().as_raw();
+    let program = match fdpass::peer(socket) {
+        Ok(peer) => peer.uid,
+        Err(error) => {
+            return Err(system(&Error::system("learn who has connected")(error)));
+        }
+    };
+    if program == service || program == ROOT {
+        return Ok(());
+    }
+    let error = Error::OtherUser { service, program };
+    Err(Refusal {
+        code: RefusalCode::OTHER_USER,
+        sentence: error.to_string(),
+    })
+}
+
+pub(super) fn no_room(max: usize) -> Refusal {
+    Refusal {
+        code: RefusalCode::LIMIT,
+        sentence: format!(
+            "{max} programs are connected to this host service, which is its limit: end some of them, or use a network namespace of your own (`unshare -rn`)"
+        ),
+    }
+}
+
+pub(super) fn no_descriptor() -> Refusal {
+    Refusal {
+        code: RefusalCode::SYSTEM,
+        sentence: "the host service has no descriptor left for another program: end some programs, or start it with higher limits (`ulimit -n`)".to_owned(),
+    }
+}
+
+/// A message that did not fit the buffer, or had descriptors that did not.
+fn truncated(len: usize) -> Refusal {
+    if len < MAX_MESSAGE {
+        return Refusal {
+            code: RefusalCode::DESCRIPTOR,
+            sentence: format!("more than {MAX_FDS} descriptors came with one message"),
+        };
+    }
+    Refusal {
+        code: RefusalCode::MALFORMED,
+        sentence: format!("the message has more than the {MAX_MESSAGE} bytes that are allowed"),
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod namespace;
+pub(crate) mod program;
 
 use oarlock_hostd::{Call, ClientChannel, Host, Reply, Wake};
 use oarlock_ucm::client::{self, Event, IdNumber, Param};
