@@ -79,5 +79,7 @@ fn init_log() {
         .with_writer(std::io::stderr)
         .with_target(false)
         .without_time()
+        // A service that a program started outlives the reader of its standard error: what cannot be written is not said.
+        .log_internal_errors(false)
         .init();
 }

@@ -70,6 +70,29 @@ fn demo_connects_exchanges_migrates_and_disconnects() {
     }
 }
 
+/// A service that a program started has nobody to read its log after that program has seen it answer.
+#[test]
+fn a_service_that_logs_to_nobody_lives_on() {
+    let Some(output) = inside(
+        "export OARLOCK_LOG=trace; for i in 1 2; do $OARLOCK demo -c 5 -C 2 2>/dev/null || exit 1; done; \
+         $OARLOCK ps 2>/dev/null",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    let services: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("host service: process "))
+        .map(|line| line.split([';', ',']).next().unwrap_or(line))
+        .collect();
+    assert_eq!(services.len(), 3, "{text}");
+    assert!(
+        services.iter().all(|service| *service == services[0]),
+        "one service answers throughout: {text}"
+    );
+}
+
 /// R-MIG-10: each side says that it migrates, goes on to disconnect on the new channel, and ends as ucmatose does.
 #[test]
 fn cmatose_migrates_before_it_disconnects() {
