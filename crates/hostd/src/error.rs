@@ -14,11 +14,9 @@ pub enum Error {
     #[error("no host service runs in this network namespace: start one with `oarlock host`")]
     NoService,
     /// Another service holds the name.
-    #[error(
-        "a host service (process {pid}) already runs in this network namespace: use it, or end it with `kill {pid}`"
-    )]
+    #[error("a host service already runs in this network namespace, {}", whose(*pid))]
     AlreadyRunning {
-        /// Its process.
+        /// Its process; 0 in another pid namespace.
         pid: u32,
     },
     /// The service belongs to another user.
@@ -111,6 +109,13 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+}
+
+fn whose(pid: u32) -> String {
+    match pid {
+        0 => "in another pid namespace: use it, or end it there".to_owned(),
+        pid => format!("process {pid}: use it, or end it with `kill {pid}`"),
+    }
 }
 
 impl Error {

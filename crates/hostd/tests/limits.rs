@@ -5,10 +5,11 @@ mod support;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_hostd::{Error, Host};
 use oarlock_ucm::proto::RefusalCode;
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::process::Command;
-use support::namespace::in_own_namespace;
-use support::program::{raw, service_program, start_service};
+use std::process::{Command, Stdio};
+use support::namespace::{in_own_namespace, not_run};
+use support::program::{Process, raw, service_program, start_service};
 use support::*;
 
 fn refusal(result: Result<Host, Error>) -> (RefusalCode, String) {
@@ -78,5 +79,98 @@ fn a_service_without_descriptors_says_so_and_goes_on() {
         });
         host.stop_service().unwrap();
         assert!(service.wait().unwrap().success());
+    });
+}
+
+/// Containers of one pod share the network namespace and have pid namespaces of their own.
+#[test]
+fn programs_of_other_pid_namespaces_are_served() {
+    const NAME: &str = "programs_of_other_pid_namespaces_are_served";
+    if std::env::var_os("OARLOCK_TEST_PART").is_some() {
+        // Process 1 here; the service cannot be seen.
+        let host = Host::join().unwrap();
+        let _slot = host.take_slot().unwrap();
+        let sentence = Host::serve().unwrap_err().to_string();
+        assert!(
+            sentence.contains("already runs") && sentence.contains("another pid namespace"),
+            "{sentence}"
+        );
+        println!("\njoined");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        return;
+    }
+    in_own_namespace(NAME, || {
+        let inside = |program: &std::path::Path| {
+            let mut command = Command::new("unshare");
+            command.args(["-pf", "--kill-child"]).arg(program);
+            command
+        };
+        if !inside("true".as_ref()).status().is_ok_and(|s| s.success()) {
+            not_run("no pid namespaces");
+            return;
+        }
+        // A program that the service sees, and whose own view does not have the service.
+        let host = Host::serve().unwrap();
+        let mut program = inside(&std::env::current_exe().unwrap());
+        program
+            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+            .env("OARLOCK_TEST_PART", "inside")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut program = Process::spawn(&mut program);
+        let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+        let joined = lines.map_while(Result::ok).any(|line| line == "joined");
+        assert!(joined);
+        assert_eq!(host.ps().unwrap().host.slots.len(), 1);
+        program.kill().unwrap();
+        until("the slot is free", || {
+            host.ps().unwrap().host.slots.is_empty()
+        });
+        drop(host);
+        until("the service has ended", || {
+            matches!(Host::join(), Err(Error::NoService))
+        });
+        // The other way round: a service that cannot see the program.
+        let mut service = start_service(inside(&service_program()).arg("host"));
+        let host = Host::join().unwrap();
+        assert_eq!(host.hello().pid, 1);
+        assert_eq!(host.ps().unwrap().host.clients[0].pid, 0);
+        let slot = host.take_slot().unwrap();
+        drop((slot, host));
+        let host = Host::join().unwrap();
+        until("the slot is free", || {
+            host.ps().unwrap().host.slots.is_empty()
+        });
+        host.stop_service().unwrap();
+        assert!(service.wait().unwrap().success());
+    });
+}
+
+/// The answer to the hello brings a descriptor, for which there may be no room.
+#[test]
+fn a_program_without_descriptors_is_told_so() {
+    const NAME: &str = "a_program_without_descriptors_is_told_so";
+    if std::env::var_os("OARLOCK_TEST_PART").is_some() {
+        // The socket takes the last descriptor.
+        let mut files = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            files.push(file);
+        }
+        files.pop();
+        let error = Host::join().unwrap_err();
+        drop(files);
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+        return;
+    }
+    in_own_namespace(NAME, || {
+        let _host = Host::serve().unwrap();
+        let status = Command::new("sh")
+            .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--test-threads=1"])
+            .env("OARLOCK_TEST_PART", "poor")
+            .status()
+            .unwrap();
+        assert!(status.success());
     });
 }

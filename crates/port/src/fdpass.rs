@@ -22,7 +22,7 @@ pub struct Message {
 /// Who is at the other end of a Unix socket, when it was connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id.
+    /// Process id; 0 for a process of a pid namespace that ours does not see, as of another container.
     pub pid: u32,
     /// User id.
     pub uid: u32,
@@ -96,11 +96,8 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: bool) -> io::Result<M
 /// # Errors
 /// Not a connected Unix socket.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok(Peer {
-        pid: credentials.pid.as_raw_nonzero().get().unsigned_abs(),
-        uid: credentials.uid.as_raw(),
-    })
+    let (pid, uid) = crate::sys::peer_credentials(socket)?;
+    Ok(Peer { pid, uid })
 }
 
 /// Most descriptors in one message.

@@ -30,6 +30,33 @@ pub(crate) fn set_option(socket: impl AsFd, level: i32, name: i32, value: i32) -
     }
 }
 
+/// Who is at the other end of a connected Unix socket: process and user. A process that this pid namespace does not have
+/// is 0, for which the safe wrappers have no value.
+pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and so open; the pointers are to a live ucred and to its size, and every bit
+    // pattern that the kernel writes is a ucred.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 {
+        Ok((credentials.pid.unsigned_abs(), credentials.uid))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Lets the kernel choose among the sockets of a port by the upper 8 bits of the destination QP number.
 ///
 /// The program sees the UDP payload from offset 0, which is the BTH. A load beyond the packet's end ends the program

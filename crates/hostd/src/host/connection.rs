@@ -65,11 +65,10 @@ impl Connection {
             .and_then(|_| receive(&socket, &mut buffer))
             .or_else(|error| last_words(&socket, &mut buffer).ok_or(error));
         let (sequence, (reply, fds)) = answer?;
-        let (HELLO_SEQUENCE, Reply::Hello(hello), Some(lifeline)) =
-            (sequence, refused(reply)?, fds.into_iter().next())
-        else {
+        let (HELLO_SEQUENCE, Reply::Hello(hello)) = (sequence, refused(reply)?) else {
             return Err(Error::UnexpectedReply);
         };
+        let lifeline = fds.into_iter().next().ok_or(Error::NoDescriptor)?;
         let guard = |fd: &OwnedFd| ForkGuard::new(fd).map_err(Error::system("watch for forks"));
         let forks = [guard(&socket)?, guard(&lifeline)?];
         Ok(Self {
