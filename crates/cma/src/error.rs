@@ -218,7 +218,7 @@ pub enum Error {
     },
     /// The port is bound, and one of the two addresses covers every address.
     #[error(
-        "{wanted} conflicts with {bound}: one of them stands for every address (\"any\" includes loopback)"
+        "the port of {wanted} is in use: {bound} is bound, and one of the two stands for every address (\"any\" includes loopback)"
     )]
     PortCovered {
         /// What was asked for.

@@ -54,7 +54,7 @@ pub enum Error {
     Channel(#[source] std::io::Error),
 
     /// The peer answered REJ.
-    #[error("connection rejected by the peer: {reason}")]
+    #[error("connection rejected by the peer: {reason}{}", reason_in_words(*.reason))]
     Rejected {
         /// Why.
         reason: RejReason,
@@ -274,6 +274,15 @@ impl Error {
 /// The system's text for an errno.
 pub(crate) fn errno_name(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
+}
+
+/// What a program can make of a reason.
+fn reason_in_words(reason: RejReason) -> &'static str {
+    match reason {
+        RejReason::INVALID_SERVICE_ID => ": nobody listens on that address and port",
+        RejReason::CONSUMER_DEFINED => ": by the program there",
+        _ => "",
+    }
 }
 
 fn sentence_or_errno(sentence: Option<&str>, errno: i32) -> String {

@@ -9,12 +9,53 @@
 //! | [`ConnParam`] | what is given to `connect` and `accept` |
 //! | [`Connector`], [`Listener`], [`Connection`] | the short way, blocking |
 //!
-//! Queue pairs, memory and completion queues are those of `oarlock-verbs`.
+//! Queue pairs, memory and completion queues are those of `oarlock-verbs`, which a program that sends or receives depends
+//! on, too.
+//!
+//! # The short way
+//!
+//! [`Listener`] and [`Connector`] go through all the steps, blocking. Receives that must be there before the peer's first
+//! message are posted in `prepare`.
+//!
+//! ```
+//! use oarlock_rdmacm::{Connector, Host, Listener};
+//! use oarlock_verbs::{Buffer, SendRequest};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = Host::private()?;
+//! let listener = Listener::bind(&host, "127.0.0.1:0".parse()?)?.prepare(|queue_pair, pd| {
+//!     queue_pair.post_recv(1, Buffer::new(pd, 64)?)?;
+//!     Ok(())
+//! });
+//! let address = listener.local_addr()?;
+//! let passive = std::thread::spawn(move || {
+//!     let connection = listener.accept().expect("a peer connects");
+//!     let mut completions = Vec::new();
+//!     connection.recv_cq.wait(&mut completions, None).expect("the host lives");
+//!     let message = completions.remove(0).ok().expect("a message arrives");
+//!     assert_eq!(&message.buffers[0][..message.byte_len as usize], b"hello");
+//!     connection.until_disconnected().expect("the peer disconnects");
+//! });
+//!
+//! let connection = Connector::new(&host).connect(address)?;
+//! let mut message = Buffer::new(&connection.pd, 5)?;
+//! message.copy_from_slice(b"hello");
+//! connection.queue_pair.post_send(SendRequest::new(1, message))?;
+//! let mut completions = Vec::new();
+//! connection.send_cq.wait(&mut completions, None)?;
+//! completions.remove(0).ok()?;
+//! connection.disconnect()?;
+//! passive.join().expect("the passive side does not panic");
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Both sides, step by step
 //!
 //! A passive side that accepts one connection and receives a message, and an active side that connects and sends it. Both are
-//! in one process here, on a private host; with [`Host::open`] they can be anywhere.
+//! in one process here, on a private host. With [`Host::open`] they can be anywhere: it joins the host service of this
+//! machine (of the network namespace, exactly), or starts it, for which the `oarlock` program must be found beside the
+//! running program, in PATH or through `$OARLOCK_HOSTD`.
 //!
 //! ```
 #![doc = include_str!("../doc/step_by_step.rs")]
