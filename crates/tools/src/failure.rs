@@ -4,6 +4,10 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// A hint where a peer says nothing at all.
+pub(crate) const NOBODY_ANSWERS: &str =
+    "; is a passive side running at that address, and UDP port 4791 open both ways?";
+
 /// What ends a command with status 1 or 2.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -42,24 +46,28 @@ pub(crate) enum Failure {
         sentence: String,
     },
     /// A send or receive did not complete.
-    #[error("connection {connection}: {operation} completed with {status}")]
+    #[error("connection {connection}: {operation} completed with {status}{hint}")]
     Completion {
         connection: usize,
         operation: &'static str,
         status: String,
+        /// As in `Stalled`.
+        hint: &'static str,
     },
     /// Connections were lost before the end.
     #[error("{lost} of {connections} connections were disconnected by the peer before the end")]
     Disconnected { lost: usize, connections: usize },
     /// Nothing happened for too long.
     #[error(
-        "nothing happened for {seconds} s while waiting for {awaited}: {missing} of {total} are missing"
+        "nothing happened for {seconds} s while waiting for {awaited}: {missing} of {total} are missing{hint}"
     )]
     Stalled {
         seconds: u64,
         awaited: &'static str,
         missing: usize,
         total: usize,
+        /// What may be the cause, with its separator; empty where nothing is known.
+        hint: &'static str,
     },
     /// Not every connection was established.
     #[error("{failed} of {connections} connections were not established: {first}")]

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Options of `oarlock host`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Programs start a host service by themselves when none runs; this command is for running one on purpose, for\nexample to keep it between programs.\n\nExamples:\n  oarlock host                  until it is killed\n  oarlock host --grace 60       until no program has used it for a minute"
+    after_help = "Programs start a host service by themselves when none runs, which ends by itself after them; this command is for running one on purpose, for example to keep it between programs, or with other timers.\n\nExamples:\n  oarlock host                  until it is killed\n  oarlock host --grace 60       until no program has used it for a minute"
 )]
 pub(crate) struct Options {
     /// Ends so long after the last program has gone (and if none comes); without it never
@@ -20,13 +20,14 @@ pub(crate) struct Options {
     /// Gives up a connection attempt after so long; without it the retries decide, about 74 seconds
     #[arg(long, value_name = "SECONDS")]
     connect_deadline: Option<u64>,
-    /// How long a peer may take to answer a connection message: 4.096 us * 2^N
+    /// How long a peer may take to answer a connection message: 4.096 us * 2^N [default: 20, 4.3 s]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     cm_response_timeout: Option<u8>,
-    /// How often a connection message is sent again
+    /// How often a connection message is sent again [default: 15]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(0..=15))]
     max_cm_retries: Option<u8>,
-    /// How long a sender waits when no receive was posted, as encoded in the packets (12: 0.64 ms, 0: 655 ms)
+    /// How long a sender waits when no receive was posted, as encoded in the packets (12: 0.64 ms, 0:
+    /// 655 ms) [default: 12]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     min_rnr_timer: Option<u8>,
 }

@@ -22,15 +22,18 @@ mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
 
-/// RDMA connection management on any machine: with an RDMA device or with none, without root or set-up.
+const LOG_VARIABLE: &str = "OARLOCK_LOG";
+
+/// RDMA connection management in user space: needs no RDMA device, no kernel module, no root and no set-up.
 #[derive(Debug, Parser)]
 #[command(
     name = "oarlock",
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Start here:\n  oarlock demo                     two processes connect, exchange data, migrate, disconnect\n  oarlock cmatose                  a server ...\n  oarlock cmatose -s 127.0.0.1     ... and its client, as ucmatose(1)\n\nThe environment variable OARLOCK_LOG sets the log filter (e.g. OARLOCK_LOG=debug)."
+    after_help = "Start here:\n  oarlock demo                     two processes connect, exchange data, migrate, disconnect\n  oarlock cmatose                  a server ...\n  oarlock cmatose -s 127.0.0.1     ... and its client, as ucmatose(1)\n\nThe environment variable OARLOCK_LOG sets what is logged to standard error (e.g. `OARLOCK_LOG=debug oarlock host`); without it, warnings."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -56,7 +59,9 @@ enum Command {
 fn main() -> ExitCode {
     // clap exits with 2 on wrong usage, and with 0 after help and version.
     let cli = Cli::parse();
-    init_log();
+    if let Err(failure) = init_log() {
+        return failure.report();
+    }
     let result = match cli.command {
         Command::Demo(options) => demo::run(&options),
         Command::Cmatose(options) => cmatose::run(&options),
@@ -71,9 +76,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn init_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("OARLOCK_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+fn init_log() -> Result<(), failure::Failure> {
+    let filter = match std::env::var_os(LOG_VARIABLE) {
+        Some(text) if !text.is_empty() => {
+            let text = text.to_string_lossy();
+            EnvFilter::try_new(&text).map_err(|error| {
+                failure::Failure::Usage(format!("{LOG_VARIABLE}={text}: {error}"))
+            })?
+        }
+        _ => EnvFilter::new("warn"),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -82,4 +94,5 @@ fn init_log() {
         // A service that a program started outlives the reader of its standard error: what cannot be written is not said.
         .log_internal_errors(false)
         .init();
+    Ok(())
 }

@@ -142,7 +142,7 @@ fn port_space(number: u16) -> &'static str {
 fn table(state: &HostState, counters: bool) -> Vec<String> {
     let host = &state.host;
     let mut lines = vec![format!(
-        "host service: process {}, user {}, {} programs, {} slots and {} ports in use",
+        "host service: process {}, user {}, programs: {}, slots in use: {}, ports in use: {}",
         host.pid,
         host.uid,
         host.clients.len(),

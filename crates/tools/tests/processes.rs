@@ -195,12 +195,32 @@ fn what_is_not_implemented_is_refused_by_name() {
         (&["cmatose", "--no-such-flag"], "--no-such-flag"),
         (&["cmtime", "-c", "1"], "--local"),
         (&["demo", "-c", "0"], "0"),
+        (&["cmatose", "-f", "ip", "-s", "::1"], "-f ip wants"),
+        (
+            &["cmatose", "-f", "ipv6", "-s", "127.0.0.1"],
+            "-f ipv6 wants",
+        ),
     ] {
         let output = Command::new(OARLOCK).args(arguments).output().unwrap();
         assert_status(&output, 2);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(name), "{arguments:?}: {said}");
     }
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_refused() {
+    let output = Command::new(OARLOCK)
+        .args(["trace", "ladder", "no.pcap"])
+        .env("OARLOCK_LOG", "foo=bar=baz")
+        .output()
+        .unwrap();
+    assert_status(&output, 2);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.starts_with("error: OARLOCK_LOG=foo=bar=baz: "),
+        "{said}"
+    );
 }
 
 #[test]

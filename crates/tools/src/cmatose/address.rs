@@ -20,10 +20,9 @@ pub(super) fn resolve(
         Some(Format::Ip) => name
             .parse::<Ipv4Addr>()
             .map(|ip| SocketAddr::new(ip.into(), port))
-            .map_err(|_| failed("-f ip wants an IPv4 address")),
-        Some(Format::Ipv6) => {
-            ipv6(name, port).ok_or_else(|| failed("-f ipv6 wants an IPv6 address"))
-        }
+            .map_err(|_| Failure::Usage(format!("-f ip wants an IPv4 address, not {name}"))),
+        Some(Format::Ipv6) => ipv6(name, port)
+            .ok_or_else(|| Failure::Usage(format!("-f ipv6 wants an IPv6 address, not {name}"))),
         Some(Format::Name | Format::Gid) | None => {
             if let Ok(ip) = name.parse::<IpAddr>() {
                 return Ok(SocketAddr::new(ip, port));

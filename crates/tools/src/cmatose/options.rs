@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Options of `oarlock cmatose`; the letters are those of ucmatose(1).
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  oarlock cmatose -c 100 -C 10 -S 4096 -m                 the passive side: waits for 100 connections\n  oarlock cmatose -s 127.0.0.1 -c 100 -C 10 -S 4096 -m    the active side\n  oarlock cmatose -b ::1                                  listens on one address\n  oarlock cmatose -s ::1 --pcap x.pcap --ladder           shows the first connection's packets\n\nBoth sides must be given the same -c, -C and -S. The last lines are `test complete` and `return status N`; N is 0\nwhen every connection was made and every message arrived with the right content, else 1."
+    after_help = "Examples:\n  oarlock cmatose -c 100 -C 10 -S 4096 -m                 the passive side, and\n  oarlock cmatose -s 127.0.0.1 -c 100 -C 10 -S 4096 -m    its active side\n  oarlock cmatose -b ::1                                  listens on one address\n  oarlock cmatose -s ::1 --pcap x.pcap --ladder           shows the packets\n\nStart the passive side first. Both sides must be given the same -c, -C and -S. The last lines are `test complete` and `return status N`; N is 0 when every connection was made and every message arrived with the right content, else 1."
 )]
 pub(crate) struct Options {
     /// The passive side's name or address; without it this is the passive side
@@ -20,7 +20,8 @@ pub(crate) struct Options {
     /// The local address to bind to (`::` for any, IPv4 and IPv6)
     #[arg(short = 'b', value_name = "ADDRESS")]
     bind: Option<String>,
-    /// What -s and -b are: a host name, an IPv4 or an IPv6 address, or a GID
+    /// What -s and -b are: a host name, an IPv4 or an IPv6 address, or a GID; without it, any of the
+    /// first three
     #[arg(short = 'f', value_name = "FORMAT")]
     format: Option<Format>,
     /// The port space
@@ -35,13 +36,13 @@ pub(crate) struct Options {
     /// Bytes in a message
     #[arg(short = 'S', value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
     size: u32,
-    /// The type of service of the packets
+    /// The type of service of the packets; without it, 0
     #[arg(short = 't', value_name = "TOS")]
     type_of_service: Option<u8>,
     /// The passive side's port; 0, on the passive side, takes a free one
     #[arg(short = 'p', value_name = "PORT", default_value_t = 7471)]
     port: u16,
-    /// The acknowledgement timeout of the queue pairs: 4.096 us * 2^N
+    /// The acknowledgement timeout of the queue pairs: 4.096 us * 2^N; without it, the device's
     #[arg(short = 'a', value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     ack_timeout: Option<u8>,
     /// Moves every identifier to a new event channel before disconnecting
@@ -50,7 +51,8 @@ pub(crate) struct Options {
     /// Gives up when nothing happens for so long; the passive side's wait for the first connection has no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     stall: u64,
-    /// Appends every packet of this program, and the service's management packets, to a pcap file
+    /// Appends every packet of this program, and the service's management packets, to a pcap file;
+    /// both sides may name the same one
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
     /// Leaves the service's packets to whoever started this program
@@ -73,7 +75,7 @@ pub(super) enum Format {
     Ip,
     /// An IPv6 address
     Ipv6,
-    /// A GID
+    /// A GID (not implemented yet)
     Gid,
 }
 
@@ -81,7 +83,7 @@ pub(super) enum Format {
 enum Space {
     /// Reliable connections addressed by IP and port
     Tcp,
-    /// The InfiniBand port space
+    /// The InfiniBand port space (not implemented yet)
     Ib,
 }
 

@@ -5,7 +5,7 @@ use super::outcome::Outcome;
 use crate::capture::SharedCapture;
 use crate::connections::Devices;
 use crate::content::{self, Direction};
-use crate::failure::Failure;
+use crate::failure::{Failure, NOBODY_ANSWERS};
 use crate::progress::Progress;
 use crate::report::{Lines, micros};
 use oarlock_hostd::Host;
@@ -26,6 +26,8 @@ const PASSES_PER_LOOK: u32 = 64;
 const NUMBER_TAG: &[u8; 4] = b"oarl";
 /// Tells receives from sends in the `wr_id` of a completion; the lower half is the connection.
 const RECEIVE: u64 = 1 << 32;
+/// A hint where a peer that is there does something else than it should.
+const SAME_OPTIONS: &str = "; are -c, -C and -S the same on both sides?";
 
 /// One connection.
 #[derive(Default)]
@@ -161,6 +163,10 @@ impl<'a> Session<'a> {
             awaited,
             missing,
             total: self.nodes.len(),
+            hint: match self.plan.server {
+                Some(_) if self.outcome.connections == 0 => NOBODY_ANSWERS,
+                _ => SAME_OPTIONS,
+            },
         }
     }
 
@@ -370,6 +376,10 @@ impl<'a> Session<'a> {
                     connection: at,
                     operation: if is_receive { "a receive" } else { "a send" },
                     status: completion.status.to_string(),
+                    hint: match completion.status {
+                        WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR => SAME_OPTIONS,
+                        _ => "",
+                    },
                 });
             }
             return Ok(());

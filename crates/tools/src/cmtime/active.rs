@@ -3,7 +3,7 @@
 use super::memory;
 use super::statistics::{Phase, STEPS, Timing, per_second};
 use crate::connections::Devices;
-use crate::failure::Failure;
+use crate::failure::{Failure, NOBODY_ANSWERS};
 use crate::host;
 use crate::progress::Progress;
 use oarlock_hostd::Host;
@@ -221,6 +221,10 @@ impl Group<'_> {
                     awaited: step.name(),
                     missing: under_way,
                     total: self.ids.len(),
+                    hint: match step {
+                        Step::Connect => NOBODY_ANSWERS,
+                        _ => "",
+                    },
                 });
             };
             let Some(ended) = step.is_ended_by(&event) else {

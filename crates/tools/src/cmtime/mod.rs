@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 #[command(
     arg_required_else_help = true,
     group(ArgGroup::new("side").args(["local", "server", "role"]).required(true)),
-    after_help = "Examples:\n  oarlock cmtime --local -c 1000                   both sides in this process\n  oarlock cmtime --local -c 1000 --concurrency 100 --json\n  oarlock cmtime server                            the passive side, for other processes or hosts ...\n  oarlock cmtime -s 192.0.2.7 -c 1000              ... and the active side\n\nTimes are microseconds. connects per second: first connect call to last established event; set-ups per second: first\nidentifier created to last destroyed."
+    after_help = "Examples:\n  oarlock cmtime --local -c 1000                   both sides in this process\n  oarlock cmtime --local -c 1000 --concurrency 100 --json\n  oarlock cmtime server                            the passive side, until killed, and\n  oarlock cmtime -s 192.0.2.7 -c 1000              its active side, also elsewhere\n\nTimes are microseconds. connects per second: first connect call to last established event; set-ups per second: first identifier created to last destroyed."
 )]
 pub(crate) struct Options {
     /// Runs both sides in this process
@@ -28,10 +28,10 @@ pub(crate) struct Options {
     /// Is the active side, for a passive side at this address
     #[arg(short = 's', value_name = "ADDRESS")]
     server: Option<IpAddr>,
-    /// Is the passive side
+    /// `server`: is the passive side
     #[arg(value_enum)]
     role: Option<Role>,
-    /// How many connections; the passive side ends after so many, without it never
+    /// How many connections [default: 100]; `server` ends after so many, without it never
     #[arg(short = 'c', value_name = "CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     connections: Option<u32>,
     /// How many connections are in a step at a time

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// Options of `oarlock demo`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  oarlock demo\n  oarlock demo -c 10 -C 100 -S 65536 --address ::1\n  oarlock demo -c 3 --pcap demo.pcap --ladder     and look at demo.pcap with Wireshark or `oarlock trace ladder`\n\nNeeds no RDMA hardware, no root and no set-up. The last line tells everything: every connection was made, every\nmessage arrived with the right content, every identifier moved to another event channel, no event was lost."
+    after_help = "Examples:\n  oarlock demo\n  oarlock demo -c 10 -C 100 -S 65536 --address ::1\n  oarlock demo -c 3 --pcap demo.pcap --ladder\n  oarlock trace ladder demo.pcap               or look at it with Wireshark\n\nNeeds no RDMA hardware, no root and no set-up. The last line tells everything: every connection was made, every message arrived with the right content, every identifier moved to another event channel, no event was lost."
 )]
 pub(crate) struct Options {
     /// How many connections
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// The local address that the two processes use
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// Writes every packet, of both processes and of the host service, to a pcap file
+    /// Writes every packet, of both processes and of the host service, to a new pcap file
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Prints the packets of the first connection as a ladder

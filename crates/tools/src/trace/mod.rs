@@ -12,7 +12,10 @@ pub(crate) use exchange::Exchanges;
 
 /// Options of `oarlock trace`.
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:\n  oarlock demo -c 2 --pcap demo.pcap && oarlock trace ladder demo.pcap"
+)]
 pub(crate) struct Options {
     #[command(subcommand)]
     command: Command,
