@@ -353,7 +353,7 @@ impl CqShared {
 
     /// Receives on this thread until something is in the ring or `timeout` has passed.
     fn sleep_leading(&self, leading: &Leading<'_>, timeout: Option<Duration>) -> Result<(), Error> {
-        let end = timeout.map(|timeout| Instant::now() + timeout);
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let core = self.context.endpoint().core();
         loop {
             {

@@ -60,7 +60,7 @@ impl<T> EventQueue<T> {
     /// If the program has made the descriptor non-blocking, an empty queue is
     /// [`Error::WouldBlock`].
     pub(crate) fn pop_wait(&self, timeout: Option<Duration>) -> Result<Option<T>, Error> {
-        let end = timeout.map(|timeout| Instant::now() + timeout);
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.try_pop() {
                 return Ok(Some(event));

@@ -92,7 +92,7 @@ impl CompletionQueue {
         out: &mut Vec<Completion>,
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
-        let end = timeout.map(|timeout| Instant::now() + timeout);
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let count = self.poll(out)?;
             if count > 0 {

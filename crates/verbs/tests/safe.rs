@@ -485,3 +485,18 @@ fn handles_are_send_and_sync() {
     has_descriptor::<CompletionChannel>();
     has_descriptor::<AsyncEvents>();
 }
+
+#[test]
+fn a_timeout_beyond_what_the_clock_can_express_is_none() {
+    let (a, b) = contexts();
+    let (a, b) = (End::new(a), End::new(b));
+    connect(&a.qp, &b.qp);
+    a.qp.post_recv(1, a.empty(8)).expect("post");
+    let waiter = std::thread::spawn({
+        let cq = a.cq.clone();
+        move || cq.wait(&mut Vec::new(), Some(Duration::MAX))
+    });
+    b.qp.post_send(SendRequest::new(1, b.buffer(b"8 bytes.")))
+        .expect("post");
+    assert_eq!(waiter.join().expect("no panic").expect("wait"), 1);
+}
