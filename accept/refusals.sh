@@ -28,5 +28,14 @@ ip link set lo down
 ! "$OARLOCK" demo -c 1 >"$work/lo.out" 2>"$work/lo.err" || fail "demo ran without loopback"
 expect "$work/lo.err" '^error: .*loopback'
 ip link set lo up
+if [ -w /proc/sys/net/ipv6/conf/all/disable_ipv6 ]; then # with IPv6 off everything goes on over IPv4
+  echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
+  "$OARLOCK" demo -c 2 -C 2 -S 64 >"$work/v4.out" 2>"$work/v4.err" || fail "no demo without IPv6: exited with $?"
+  expect "$work/v4.out" '^summary: connections=2/2 messages=8/8 migrations=4 events_lost=0 mismatches=0$'
+  ! "$OARLOCK" cmatose -s fd00:91::1 -c 1 >"$work/v6.out" 2>"$work/v6.err" || fail "cmatose reached an IPv6 address without IPv6"
+  expect "$work/v6.err" '^error: .*(unreachable|no route|IPv6)'
+else
+  echo 'not run: IPv6 cannot be switched off here' >&2
+fi
 s=0; "$OARLOCK" cmatose --no-such-flag >/dev/null 2>&1 || s=$?; [ "$s" = 2 ] || fail "wrong usage exited with $s"
-pass "port, lock, loopback, descriptors, no service, usage"
+pass "port, lock, loopback, descriptors, no IPv6, no service, usage"
