@@ -58,7 +58,8 @@ pub(crate) fn start_listening(socket: &OwnedFd) -> Result<(), Error> {
 /// `NoService`: nobody listens.
 pub(crate) fn connect_to_service() -> Result<OwnedFd, Error> {
     let socket = seqpacket()?;
-    match connect(&socket, &name()) {
+    // A signal can end the wait for room among those that are to be let in; the socket is then as before.
+    match rustix::io::retry_on_intr(|| connect(&socket, &name())) {
         Ok(()) => Ok(socket),
         Err(Errno::CONNREFUSED) => Err(Error::NoService),
         Err(errno) => Err(Error::errno("connect to the host service")(errno)),

@@ -148,7 +148,7 @@ impl Started {
                 self.said.extend_from_slice(&buffer[..n.min(room)]);
                 n == 0
             }
-            Err(_) => true,
+            Err(error) => error.kind() != std::io::ErrorKind::Interrupted,
         }
     }
 

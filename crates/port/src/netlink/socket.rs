@@ -5,6 +5,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use rustix::io::retry_on_intr;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
@@ -44,11 +45,11 @@ fn ask_with(message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNet
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);
-    send(&socket, &bytes, SendFlags::empty())?;
+    retry_on_intr(|| send(&socket, &bytes, SendFlags::empty()))?;
     let mut answers = Vec::new();
     let mut buffer = vec![0; BUFFER_LEN];
     for _ in 0..MAX_PARTS {
-        let (_, len) = recv(&socket, &mut buffer[..], RecvFlags::TRUNC)?;
+        let (_, len) = retry_on_intr(|| recv(&socket, &mut buffer[..], RecvFlags::TRUNC))?;
         let Some(part) = buffer.get(..len) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
