@@ -14,6 +14,7 @@ use oarlock_ucm::proto::{
     DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, MAX_BATCH, MAX_MESSAGE, Reply,
     Request, WriteBatch, WriteItem, WriteReply,
 };
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,9 +33,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// assert_eq!(devices[0].name, "soft_mem0");
 /// # Ok::<(), oarlock_hostd::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Host {
     inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("id", &self.inner.id)
+            .field("service", self.hello())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The service and all its identifiers, as `oarlock ps` shows them.

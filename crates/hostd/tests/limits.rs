@@ -4,13 +4,18 @@ mod support;
 
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_hostd::{Error, Host};
+use oarlock_port::fdpass;
 use oarlock_ucm::proto::RefusalCode;
 use std::io::{BufRead, BufReader};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use support::namespace::{in_own_namespace, not_run};
 use support::program::{Process, raw, service_program, start_service};
 use support::*;
+
+/// Held by tests whose service may have few descriptors: those on their way are counted for all programs of a user.
+static FEW_DESCRIPTORS: Mutex<()> = Mutex::new(());
 
 fn refusal(result: Result<Host, Error>) -> (RefusalCode, String) {
     match result {
@@ -48,6 +53,9 @@ fn one_program_too_many_is_told_so_and_the_others_stay() {
 
 #[test]
 fn a_service_without_descriptors_says_so_and_goes_on() {
+    let _alone = FEW_DESCRIPTORS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     in_own_namespace("a_service_without_descriptors_says_so_and_goes_on", || {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n 512 && exec \"$0\" host"]);
@@ -173,4 +181,47 @@ fn a_program_without_descriptors_is_told_so() {
             .unwrap();
         assert!(status.success());
     });
+}
+
+/// The system bounds the descriptors that lie unread in the sockets of a user. A service that meets the bound tells who
+/// asked for a descriptor, and takes back what that one did not get; before, it dropped the program.
+#[test]
+fn descriptors_that_nobody_reads_cost_no_program_its_connection() {
+    let _alone = FEW_DESCRIPTORS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    in_own_namespace(
+        "descriptors_that_nobody_reads_cost_no_program_its_connection",
+        || {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "ulimit -n 512 && exec \"$0\" host"]);
+            let mut service = start_service(shell.arg(service_program()));
+            let host = Host::join().unwrap();
+            let null = std::fs::File::open("/dev/null").unwrap();
+            let mut unread = Vec::new();
+            while unread.len() < 100 {
+                let (theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+                fdpass::send(&ours, b"8", &[null.as_fd(); 8], true).unwrap();
+                unread.push((theirs, ours));
+            }
+            for refused in [host.open_channel().err(), host.take_slot().err()] {
+                let Some(Error::Refused(refusal)) = refused else {
+                    panic!("{refused:?}");
+                };
+                assert_eq!(refusal.code, RefusalCode::SYSTEM);
+                assert!(refusal.sentence.contains("on their way"), "{refusal}");
+            }
+            let (code, _) = refusal(Host::join());
+            assert_eq!(code, RefusalCode::SYSTEM);
+            assert!(host.ps().unwrap().host.slots.is_empty(), "taken back");
+            assert_eq!(counter(&host, "service_clients_failed"), 0);
+            drop(unread);
+            until("descriptors can be passed again", || {
+                host.open_channel().is_ok()
+            });
+            drop(host.take_slot().unwrap());
+            host.stop_service().unwrap();
+            assert!(service.wait().unwrap().success());
+        },
+    );
 }

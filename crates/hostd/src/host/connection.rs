@@ -7,7 +7,7 @@ use crate::Error;
 use crate::patience::Patience;
 use oarlock_port::fdpass;
 use oarlock_port::fork::{self, ForkGuard};
-use oarlock_ucm::proto::{Hello, MAX_MESSAGE, MAX_NAME, NO_ANSWER, Reply, Request};
+use oarlock_ucm::proto::{Hello, MAX_MESSAGE, MAX_NAME, Malformed, NO_ANSWER, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
@@ -150,6 +150,13 @@ impl Connection {
     pub(super) fn post(&self, request: &Request) -> Result<(), Error> {
         self.check()?;
         let message = request.encode(NO_ANSWER);
+        if message.len() > MAX_MESSAGE {
+            // The service would refuse it in an answer, which nobody here waits for.
+            return Err(Error::Protocol(Malformed::TooLong {
+                given: message.len(),
+                max: MAX_MESSAGE,
+            }));
+        }
         lock(&self.posted).push_back(message);
         self.try_send_posted();
         Ok(())
@@ -250,7 +257,10 @@ impl Connection {
                     continue;
                 }
                 Err(error) => {
-                    // Nothing that comes after this can be understood.
+                    // Nothing that comes after this can be understood. Later calls only know that the service is out of reach.
+                    if !error.is_gone() {
+                        tracing::error!(%error, "the connection to the host service has failed");
+                    }
                     inbox.expected.clear();
                     self.gone.store(true, Ordering::Release);
                     Err(error)

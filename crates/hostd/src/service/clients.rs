@@ -5,6 +5,7 @@ use crate::{Error, sys};
 use oarlock_port::fdpass::{self, Peer};
 use oarlock_port::fork::ForkGuard;
 use oarlock_port::pcap::Capture;
+use oarlock_ucm::proto::{Refusal, RefusalCode, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::VecDeque;
 use std::io;
@@ -24,12 +25,42 @@ pub(super) struct Client {
     /// Whether epoll watches for room instead of requests.
     pub(super) waits_for_room: bool,
     /// Answers that found no room. While there are any, no further request is read.
-    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    unsent: VecDeque<Unsent>,
+    /// What answers were to bring that could not be sent with their descriptors.
+    undelivered: Vec<Grant>,
     /// Our end of a socket pair on which nothing is ever sent: the program's end is readable once we are gone.
-    _lifeline: Option<(ForkGuard, OwnedFd)>,
+    lifeline: Option<(ForkGuard, OwnedFd)>,
     /// Taken off the list before the socket is closed: fields are dropped in this order.
     _fork: ForkGuard,
     socket: OwnedFd,
+}
+
+/// An answer on its way.
+#[derive(Debug)]
+struct Unsent {
+    sequence: u32,
+    message: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    grant: Option<Grant>,
+}
+
+/// What a program has by an answer with a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grant {
+    Hello,
+    Channel(u64),
+    Slot(u8),
+}
+
+impl Grant {
+    fn of(reply: &Reply) -> Option<Self> {
+        match reply {
+            Reply::Hello(_) => Some(Self::Hello),
+            Reply::Opened { token } => Some(Self::Channel(*token)),
+            Reply::Slot { slot, .. } => Some(Self::Slot(*slot)),
+            _ => None,
+        }
+    }
 }
 
 impl Client {
@@ -51,7 +82,8 @@ impl Client {
             process,
             waits_for_room: false,
             unsent: VecDeque::new(),
-            _lifeline: None,
+            undelivered: Vec::new(),
+            lifeline: None,
             _fork: fork,
             socket,
         })
@@ -67,7 +99,7 @@ impl Client {
         )
         .map_err(Error::errno("make a socket pair"))?;
         let fork = ForkGuard::new(&ours).map_err(Error::system("watch for forks"))?;
-        self._lifeline = Some((fork, ours));
+        self.lifeline = Some((fork, ours));
         Ok(theirs)
     }
 
@@ -77,23 +109,50 @@ impl Client {
     }
 
     /// Sends an answer, now or when there is room. An error means that the program has gone.
-    pub(super) fn send(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) -> io::Result<()> {
-        self.unsent.push_back((message, fds));
+    pub(super) fn send(
+        &mut self,
+        sequence: u32,
+        reply: &Reply,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        self.unsent.push_back(Unsent {
+            sequence,
+            message: reply.encode(sequence),
+            fds,
+            grant: Grant::of(reply),
+        });
         self.send_unsent()
     }
 
     /// Sends what found no room earlier.
     pub(super) fn send_unsent(&mut self) -> io::Result<()> {
-        while let Some((message, fds)) = self.unsent.front() {
-            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match fdpass::send(&self.socket, message, &fds, false) {
+        while let Some(unsent) = self.unsent.front_mut() {
+            let fds: Vec<BorrowedFd<'_>> = unsent.fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send(&self.socket, &unsent.message, &fds, false) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if is_shortage(&error) => return Ok(()),
+                Err(error) if is_too_many_on_their_way(&error) && !fds.is_empty() => {
+                    unsent.fds.clear();
+                    unsent.message =
+                        Reply::Refused(too_many_on_their_way()).encode(unsent.sequence);
+                    self.undelivered.extend(unsent.grant.take());
+                    continue;
+                }
                 Err(error) => return Err(error),
             }
             self.unsent.pop_front();
         }
         Ok(())
+    }
+
+    /// Takes what answers were to bring and could not; the program has been told that it did not get it.
+    pub(super) fn take_undelivered(&mut self) -> Vec<Grant> {
+        let undelivered = std::mem::take(&mut self.undelivered);
+        if undelivered.contains(&Grant::Hello) {
+            self.greeted = false;
+            self.lifeline = None;
+        }
+        undelivered
     }
 
     /// Whether answers wait for room.
@@ -105,6 +164,24 @@ impl Client {
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Room or memory is short at the moment, which is no fault of the program's.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+        || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// The system bounds the descriptors that lie unread in sockets, for all programs of a user together.
+fn is_too_many_on_their_way(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ETOOMANYREFS)
+}
+
+fn too_many_on_their_way() -> Refusal {
+    Refusal {
+        code: RefusalCode::SYSTEM,
+        sentence: "the host service cannot pass a descriptor, because too many are on their way between programs of this user: end programs that do not read theirs, or start the service with higher limits (`ulimit -n`)".to_owned(),
     }
 }
 

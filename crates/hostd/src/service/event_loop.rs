@@ -1,6 +1,6 @@
 //! The loop: what is ready, to whom it goes, what comes out.
 
-use super::clients::{self, Client};
+use super::clients::{self, Client, Grant};
 use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
@@ -61,6 +61,7 @@ pub(super) struct Service {
 pub(super) struct ServiceCounters {
     clients: u64,
     clients_refused: u64,
+    clients_failed: u64,
     pub(super) other_users: u64,
     pub(super) requests: u64,
     pub(super) refusals: u64,
@@ -253,8 +254,8 @@ impl Service {
                 let Some(client) = self.clients.get_mut(&id) else {
                     return;
                 };
-                let mut alive = client.send_unsent().is_ok();
-                alive = alive && self.serve_client(id);
+                let sent = client.send_unsent();
+                let alive = self.after_sending(id, sent) && self.serve_client(id);
                 if alive {
                     self.watch_client(id);
                 } else {
@@ -368,6 +369,35 @@ impl Service {
             self.turn_away(&socket, requests::no_room(self.max_clients));
         } else if self.add_client(socket).is_err() {
             self.counters.clients_refused += 1;
+        }
+    }
+
+    /// After an attempt to send answers: takes back what did not arrive. False: the client has gone.
+    pub(super) fn after_sending(&mut self, id: u32, sent: std::io::Result<()>) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return true;
+        };
+        for grant in client.take_undelivered() {
+            match grant {
+                Grant::Hello => {}
+                Grant::Channel(token) => self.close_file(token),
+                Grant::Slot(slot) => self.take_slot_back(id, slot),
+            }
+        }
+        if let Err(error) = &sent {
+            self.note_failure(id, error);
+        }
+        sent.is_ok()
+    }
+
+    /// A client is lost by something else than its end.
+    pub(super) fn note_failure(&mut self, id: u32, error: &std::io::Error) {
+        if !matches!(
+            error.kind(),
+            std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset
+        ) {
+            self.counters.clients_failed += 1;
+            tracing::warn!(client = id, %error, "the connection to a program has failed");
         }
     }
 
@@ -520,6 +550,7 @@ impl Service {
         let own = [
             ("clients", self.counters.clients),
             ("clients_refused", self.counters.clients_refused),
+            ("clients_failed", self.counters.clients_failed),
             ("clients_of_other_users", self.counters.other_users),
             ("requests", self.counters.requests),
             ("requests_refused", self.counters.refusals),

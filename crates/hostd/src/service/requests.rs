@@ -1,6 +1,7 @@
 //! What the service does with a message of a program. Whatever is wrong with one, the answer is a refusal with a
 //! sentence, and the connection stays.
 
+use super::clients;
 use super::event_loop::Service;
 use super::pipe::Pipe;
 use crate::Error;
@@ -11,7 +12,6 @@ use oarlock_ucm::proto::{
     MAX_PORTS, Malformed, NO_ANSWER, Refusal, RefusalCode, Reply, Request,
 };
 use oarlock_ucm::{FileId, Owner};
-use std::io;
 use std::os::fd::OwnedFd;
 
 /// A reply and the descriptors that go with it.
@@ -29,8 +29,11 @@ impl Service {
             }
             let mut message = match client.receive(&mut self.buffer) {
                 Ok(message) => message,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(_) => return false,
+                Err(error) if clients::is_shortage(&error) => return true,
+                Err(error) => {
+                    self.note_failure(id, &error);
+                    return false;
+                }
             };
             if message.len == 0 {
                 return false;
@@ -58,7 +61,8 @@ impl Service {
             // Whoever waits for an answer has sent nothing else yet, as a rule; epoll tells if it has. More comes behind what
             // wants no answer.
             if let Some(sequence) = sequence {
-                return client.send(reply.encode(sequence), fds).is_ok();
+                let sent = client.send(sequence, &reply, fds);
+                return self.after_sending(id, sent);
             }
         }
         true
@@ -129,19 +133,14 @@ impl Service {
             }
             Request::TakeSlot => self.take_slot(id),
             Request::ReturnSlot { slot } => {
-                let client = self
-                    .clients
-                    .get_mut(&id)
-                    .expect("the client whose request this is");
-                let Some(place) = client.slots.iter().position(|taken| *taken == slot) else {
+                if !self.clients[&id].slots.contains(&slot) {
                     let sentence = format!("slot {slot} is not one of this program's");
                     return Err(Refusal {
                         code: RefusalCode::LIMIT,
                         sentence,
                     });
-                };
-                client.slots.swap_remove(place);
-                self.network.release_slot(slot);
+                }
+                self.take_slot_back(id, slot);
                 done()
             }
             Request::Devices { first } => {
@@ -242,6 +241,14 @@ impl Service {
         Ok((Reply::Slot { slot, forward }, socket.into_iter().collect()))
     }
 
+    /// A slot is no longer the client's.
+    pub(super) fn take_slot_back(&mut self, id: u32, slot: u8) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.slots.retain(|taken| *taken != slot);
+        }
+        self.network.release_slot(slot);
+    }
+
     fn trace(&mut self, id: u32, fd: OwnedFd) -> Result<(), Refusal> {
         let client = self
             .clients
@@ -274,7 +281,7 @@ impl Service {
     }
 
     fn host_info(&self) -> HostInfo {
-        let client = |client: &super::clients::Client| ClientInfo {
+        let client = |client: &clients::Client| ClientInfo {
             pid: client.peer.pid,
             name: client.name[..client.name.floor_char_boundary(MAX_NAME)].to_owned(),
             slot: client.slots.first().copied(),
