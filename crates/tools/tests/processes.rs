@@ -287,8 +287,8 @@ fn a_capture_becomes_a_ladder() {
         "A > B  REQ",
         "A < B  REP",
         "A > B  RTU",
-        "A < B  DREQ",
-        "A > B  DREP",
+        "A > B  DREQ",
+        "A < B  DREP",
     ] {
         // Once by --ladder, twice by the command.
         let times = text.lines().filter(|line| line.contains(message)).count();

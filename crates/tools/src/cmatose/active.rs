@@ -1,4 +1,4 @@
-//! The active side: connects, receives, replies, waits for the disconnection.
+//! The active side: connects, receives, replies, disconnects or waits for it.
 
 use super::options::Plan;
 use super::outcome::Outcome;
@@ -7,6 +7,7 @@ use crate::content::Direction;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::report::{Lines, micros};
+use oarlock_hostd::Host;
 use oarlock_rdmacm::{Event, Identifier, PortSpace};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,15 +17,16 @@ const EVENTS_PER_CONNECTION: u32 = 4;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(
+    host: Host,
     plan: &Plan,
     server: SocketAddr,
     lines: Lines,
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
     lines.say("cmatose: starting client");
-    let mut session = Session::new(plan, lines, outcome, EVENTS_PER_CONNECTION)?;
+    let mut session = Session::new(host, plan, lines, outcome, EVENTS_PER_CONNECTION)?;
     let result = work(&mut session, server);
-    session.finish(result, false)
+    session.finish(result)
 }
 
 fn work(session: &mut Session<'_>, server: SocketAddr) -> Result<(), Failure> {

@@ -1,8 +1,9 @@
 //! `oarlock cmatose`: the connection test, in the manner of ucmatose(1).
 //!
-//! The passive side listens, accepts `-c` connections, sends `-C` messages on each, receives as many, and disconnects; the
-//! active side connects, receives, replies, and waits for the disconnection. Other than in ucmatose every message has a
-//! content of its own that the receiver checks.
+//! The passive side listens, accepts `-c` connections, sends `-C` messages on each, and receives as many; the active side
+//! connects, receives, and replies. Other than in ucmatose every message has a content of its own that the receiver checks,
+//! and the active side disconnects, when it knows that everything arrived. Where the other side is ucmatose, the passive side
+//! disconnects, as ucmatose has it.
 
 mod active;
 mod address;
@@ -10,10 +11,13 @@ mod options;
 mod outcome;
 mod passive;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use crate::failure::Failure;
 use crate::report::{self, Lines};
 use crate::trace;
+use oarlock_hostd::Host;
 
 pub(crate) use address::any as any_address;
 pub(crate) use options::Options;
@@ -24,10 +28,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(options.json);
     let plan = options.plan()?;
     let mut outcome = Outcome::new(&plan);
-    let result = match &plan.server {
-        Some(server) => active::run(&plan, *server, lines, &mut outcome),
-        None => passive::run(&plan, lines, &mut outcome),
-    };
+    let result = Host::open()
+        .map_err(Failure::from)
+        .and_then(|host| match plan.server {
+            Some(server) => active::run(host, &plan, server, lines, &mut outcome),
+            None => passive::run(host, &plan, lines, &mut outcome),
+        });
     let status = i32::from(result.is_err());
     lines.say("test complete");
     lines.say(format_args!("return status {status}"));

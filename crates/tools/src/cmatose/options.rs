@@ -88,7 +88,7 @@ enum Space {
 }
 
 /// What is to be done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     pub(super) server: Option<SocketAddr>,
     pub(super) bind: Option<SocketAddr>,
@@ -101,6 +101,12 @@ pub(super) struct Plan {
     pub(super) stall: Duration,
     pub(super) pcap: Option<PathBuf>,
     pub(super) pcap_data_only: bool,
+}
+
+impl Plan {
+    pub(super) fn is_active(&self) -> bool {
+        self.server.is_some()
+    }
 }
 
 impl Options {

@@ -44,7 +44,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
-            side: if plan.server.is_some() {
+            side: if plan.is_active() {
                 "active"
             } else {
                 "passive"

@@ -1,4 +1,4 @@
-//! The passive side: listens, sends, receives, disconnects.
+//! The passive side: listens, sends, receives, disconnects or waits for it.
 
 use super::options::Plan;
 use super::outcome::Outcome;
@@ -7,15 +7,21 @@ use crate::content::Direction;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::report::{Lines, micros};
+use oarlock_hostd::Host;
 use oarlock_rdmacm::{Event, Identifier, PortSpace, RejReason};
 use std::time::Instant;
 
 /// Connection request, established, disconnected.
 const EVENTS_PER_CONNECTION: u32 = 3;
 
-pub(super) fn run(plan: &Plan, lines: Lines, outcome: &mut Outcome) -> Result<(), Failure> {
+pub(super) fn run(
+    host: Host,
+    plan: &Plan,
+    lines: Lines,
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
     lines.say("cmatose: starting server");
-    let mut session = Session::new(plan, lines, outcome, EVENTS_PER_CONNECTION)?;
+    let mut session = Session::new(host, plan, lines, outcome, EVENTS_PER_CONNECTION)?;
     let listener = Identifier::new(&session.channel, PortSpace::TCP)?;
     if let Some(tos) = plan.type_of_service {
         listener.set_type_of_service(tos)?;
@@ -28,10 +34,7 @@ pub(super) fn run(plan: &Plan, lines: Lines, outcome: &mut Outcome) -> Result<()
         lines.say(format_args!("listening on {address}"));
     }
     let result = work(&mut session, &listener);
-    if result.is_ok() {
-        lines.say("cmatose: disconnecting");
-    }
-    session.finish(result, true)
+    session.finish(result)
 }
 
 fn work(session: &mut Session<'_>, listener: &Identifier) -> Result<(), Failure> {

@@ -21,8 +21,8 @@ const WINDOW_BYTES: u32 = 1 << 20;
 const LOOK_AT_EVENTS_EVERY: Duration = Duration::from_millis(5);
 /// Passes over busy completion queues before the event channel is looked at again.
 const PASSES_PER_LOOK: u32 = 64;
-/// Begins the private data in which a side says that its messages hold the pattern of [`content`], and the active side
-/// numbers its connections. ucmatose sends neither.
+/// Begins the private data in which a side says that its messages hold the pattern of [`content`] and that it keeps to the
+/// order of [`Node::disconnects_first`], and the active side numbers its connections. ucmatose sends nothing of it.
 const NUMBER_TAG: &[u8; 4] = b"oarl";
 /// Tells receives from sends in the `wr_id` of a completion; the lower half is the connection.
 const RECEIVE: u64 = 1 << 32;
@@ -36,7 +36,7 @@ pub(super) struct Node {
     queue_pair: Option<QueuePair>,
     /// What the active side calls it; its messages' content depends on it.
     pub(super) number: u32,
-    /// The peer's messages hold the pattern.
+    /// The peer is this program too: its messages hold the pattern.
     pub(super) has_pattern: bool,
     pub(super) connected: bool,
     /// Connected, and without trouble since.
@@ -48,6 +48,36 @@ pub(super) struct Node {
     sends_done: u32,
     receives_posted: u32,
     received: u32,
+}
+
+impl Node {
+    /// Whether this side begins the disconnection. In ucmatose the passive side does, once it has everything; the
+    /// acknowledgement of the active side's last send may be lost then, and nobody is left to repeat it. The active side
+    /// knows that everything arrived when its own sends have completed, so between two of this program it begins. Without
+    /// messages there is nothing to be known, and the passive side begins once it is connected.
+    fn disconnects_first(&self, plan: &Plan) -> bool {
+        plan.is_active() == (self.has_pattern && plan.messages > 0)
+    }
+
+    /// Whether this side's messages have all arrived: they were acknowledged, or the replies show it, since the active side
+    /// of this program replies when it has received everything.
+    fn all_delivered(&self, plan: &Plan) -> bool {
+        let replies_show_it = !plan.is_active() && self.has_pattern;
+        self.sends_done >= plan.messages || (replies_show_it && self.all_received(plan))
+    }
+
+    fn all_received(&self, plan: &Plan) -> bool {
+        self.received >= plan.messages
+    }
+
+    fn is_complete(&self, plan: &Plan) -> bool {
+        self.all_received(plan) && self.all_delivered(plan)
+    }
+
+    /// Ended although messages are missing.
+    fn is_lost(&self, plan: &Plan) -> bool {
+        self.connected && self.ended && !self.is_complete(plan)
+    }
 }
 
 /// A run of one side.
@@ -69,12 +99,12 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
+        host: Host,
         plan: &'a Plan,
         lines: Lines,
         outcome: &'a mut Outcome,
         events_per_connection: u32,
     ) -> Result<Self, Failure> {
-        let host = Host::open()?;
         let capture = plan.pcap.as_deref().map(SharedCapture::join).transpose()?;
         if let Some(capture) = &capture
             && !plan.pcap_data_only
@@ -256,23 +286,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends every message of every connection, and waits until all are acknowledged.
+    /// Sends every message of every connection, and waits until all are known to have arrived.
     pub(super) fn send_all(&mut self, direction: Direction) -> Result<(), Failure> {
-        let messages = self.plan.messages;
         for at in 0..self.nodes.len() {
             self.post_sends(at, direction)?;
         }
-        self.drive(direction, "messages sent", |node| {
-            node.sends_done >= messages
-        })
+        self.drive(direction, "messages sent", Node::all_delivered)
     }
 
     /// Receives every message of every connection.
     pub(super) fn receive_all(&mut self, direction: Direction) -> Result<(), Failure> {
-        let messages = self.plan.messages;
-        self.drive(direction, "messages received", |node| {
-            node.received >= messages
-        })
+        self.drive(direction, "messages received", Node::all_received)
     }
 
     fn post_sends(&mut self, at: usize, direction: Direction) -> Result<(), Failure> {
@@ -306,8 +330,10 @@ impl<'a> Session<'a> {
         &mut self,
         sending: Direction,
         what: &'static str,
-        is_done: impl Fn(&Node) -> bool,
+        is_done: impl Fn(&Node, &Plan) -> bool,
     ) -> Result<(), Failure> {
+        let plan = self.plan;
+        let is_done = |node: &Node| is_done(node, plan);
         let total = u64::from(self.plan.messages) * self.nodes.len() as u64;
         let mut progress = Progress::new(what, total);
         let mut quiet_since = Instant::now();
@@ -346,7 +372,22 @@ impl<'a> Session<'a> {
                 return Err(self.stalled(what, missing.count()));
             }
         }
+        self.take_what_came_before_the_end(sending)?;
         self.check_trouble()
+    }
+
+    /// The end of a connection may be seen before the completions that were there earlier.
+    fn take_what_came_before_the_end(&mut self, sending: Direction) -> Result<(), Failure> {
+        while self.nodes.iter().any(|node| node.is_lost(self.plan)) {
+            let mut completions = Vec::new();
+            if self.devices.poll(&mut completions)? == 0 {
+                break;
+            }
+            for completion in completions {
+                self.complete(completion, sending)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the transfers left behind: lost connections first, they explain the rest.
@@ -354,7 +395,7 @@ impl<'a> Session<'a> {
         let lost = self
             .nodes
             .iter()
-            .filter(|node| node.connected && node.ended)
+            .filter(|node| node.is_lost(self.plan))
             .count();
         if lost > 0 {
             return Err(Failure::Disconnected {
@@ -370,7 +411,8 @@ impl<'a> Session<'a> {
         let is_receive = completion.wr_id & RECEIVE != 0;
         let node = &mut self.nodes[at];
         if completion.status != WcStatus::SUCCESS {
-            if node.usable {
+            // What is not needed any more may fail: a send whose acknowledgement was lost.
+            if node.usable && !node.is_complete(self.plan) {
                 node.usable = false;
                 self.trouble.get_or_insert(Failure::Completion {
                     connection: at,
@@ -393,9 +435,10 @@ impl<'a> Session<'a> {
             return Ok(());
         };
         let size = self.plan.size as usize;
-        let receiving = match self.plan.server {
-            Some(_) => Direction::ToActive,
-            None => Direction::ToPassive,
+        let receiving = if self.plan.is_active() {
+            Direction::ToActive
+        } else {
+            Direction::ToPassive
         };
         let right = completion.byte_len as usize == size
             && (!node.has_pattern
@@ -434,10 +477,10 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Starts the disconnection of every connection that is up.
-    pub(super) fn disconnect_all(&mut self) -> Result<(), Failure> {
+    /// Starts the disconnection of the connections that are up and wanted.
+    fn disconnect(&mut self, wanted: impl Fn(&Node, &Plan) -> bool) -> Result<(), Failure> {
         for node in &mut self.nodes {
-            if node.connected && !node.ended {
+            if node.connected && !node.ended && wanted(node, self.plan) {
                 node.usable = false;
                 if let Some(id) = &node.id {
                     id.disconnect()?;
@@ -448,7 +491,7 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until the end of every connection was reported.
-    pub(super) fn wait_for_the_end(&mut self) -> Result<(), Failure> {
+    fn wait_for_the_end(&mut self) -> Result<(), Failure> {
         let started = Instant::now();
         let open = |nodes: &[Node]| {
             nodes
@@ -467,18 +510,23 @@ impl<'a> Session<'a> {
     }
 
     /// The end of the run, whatever it was: disconnect, wait, count, report.
-    pub(super) fn finish(
-        mut self,
-        result: Result<(), Failure>,
-        disconnects_first: bool,
-    ) -> Result<(), Failure> {
-        let lost_before = self.nodes.iter().any(|node| node.connected && node.ended);
+    pub(super) fn finish(mut self, result: Result<(), Failure>) -> Result<(), Failure> {
+        let lost_before = self.nodes.iter().any(|node| node.is_lost(self.plan));
         let ending = match &result {
             // Nothing can be disconnected any more, or (as in ucmatose) is to be.
             Err(failure) if failure.is_device_fatal() => Ok(()),
             Err(Failure::Migration(_)) => Ok(()),
-            Ok(()) if !disconnects_first => self.wait_for_the_end(),
-            _ => self.disconnect_all().and_then(|()| self.wait_for_the_end()),
+            Ok(()) => {
+                let plan = self.plan;
+                if self.nodes.iter().any(|node| node.disconnects_first(plan)) {
+                    self.lines.say("cmatose: disconnecting");
+                }
+                self.disconnect(Node::disconnects_first)
+                    .and_then(|()| self.wait_for_the_end())
+            }
+            Err(_) => self
+                .disconnect(|_, _| true)
+                .and_then(|()| self.wait_for_the_end()),
         };
         let ended = self
             .nodes
@@ -535,5 +583,67 @@ mod tests {
         assert_eq!(number_at(&field), Some(77));
         assert_eq!(number_at(&field[..6]), None);
         assert_eq!(number_in(None), None);
+    }
+
+    fn plan(active: bool, messages: u32) -> Plan {
+        Plan {
+            server: active.then(|| "192.0.2.1:7471".parse().unwrap()),
+            messages,
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn the_side_that_knows_disconnects_and_ucmatose_keeps_its_order() {
+        let (ours, other) = (
+            Node {
+                has_pattern: true,
+                ..Node::default()
+            },
+            Node::default(),
+        );
+        for (active, messages, node, first) in [
+            (true, 3, &ours, true),
+            (false, 3, &ours, false),
+            (true, 3, &other, false),
+            (false, 3, &other, true),
+            (true, 0, &ours, false),
+            (false, 0, &ours, true),
+        ] {
+            assert_eq!(
+                node.disconnects_first(&plan(active, messages)),
+                first,
+                "active {active}, {messages} messages, has_pattern {}",
+                node.has_pattern
+            );
+        }
+    }
+
+    #[test]
+    fn all_replies_are_proof_of_delivery_to_the_passive_side_of_this_program_only() {
+        let node = |has_pattern, received, sends_done| Node {
+            connected: true,
+            ended: true,
+            has_pattern,
+            received,
+            sends_done,
+            ..Node::default()
+        };
+        for (active, node, lost) in [
+            (false, node(true, 3, 0), false),
+            (false, node(true, 2, 3), true),
+            (false, node(false, 3, 2), true),
+            (false, node(false, 3, 3), false),
+            (true, node(true, 3, 2), true),
+            (true, node(true, 3, 3), false),
+        ] {
+            let plan = plan(active, 3);
+            assert_eq!(node.is_lost(&plan), lost, "active {active}");
+            let open = Node {
+                ended: false,
+                ..node
+            };
+            assert!(!open.is_lost(&plan), "it has not ended");
+        }
     }
 }
