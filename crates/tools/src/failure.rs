@@ -8,6 +8,9 @@ use std::process::ExitCode;
 pub(crate) const NOBODY_ANSWERS: &str =
     "; is a passive side running at that address, and UDP port 4791 open both ways?";
 
+/// How a failure reads that some failure of the other side is behind.
+pub(crate) const DISCONNECTED_BY_PEER: &str = "were disconnected by the peer before the end";
+
 /// What ends a command with status 1 or 2.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -55,7 +58,7 @@ pub(crate) enum Failure {
         hint: &'static str,
     },
     /// Connections were lost before the end.
-    #[error("{lost} of {connections} connections were disconnected by the peer before the end")]
+    #[error("{lost} of {connections} connections {}", DISCONNECTED_BY_PEER)]
     Disconnected { lost: usize, connections: usize },
     /// Nothing happened for too long.
     #[error(

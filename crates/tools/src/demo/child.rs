@@ -1,6 +1,6 @@
 //! The two processes of the demo: this program again, as `oarlock cmatose --json`.
 
-use crate::failure::{Failure, system};
+use crate::failure::{DISCONNECTED_BY_PEER, Failure, system};
 use crate::progress::Progress;
 use serde::Deserialize;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LISTENING: &str = "listening on ";
 /// What each side says on its way.
@@ -19,6 +19,8 @@ const STAGES: [&str; 4] = [
     "disconnected",
 ];
 const POLL_EVERY: Duration = Duration::from_millis(5);
+/// A side that was disconnected waits so long for the other one to say why.
+const WAIT_FOR_CAUSE: Duration = Duration::from_secs(10);
 
 /// What a process reports, as far as the demo uses it.
 #[derive(Clone, Debug, Deserialize)]
@@ -51,9 +53,13 @@ pub(super) struct Child {
 impl Child {
     pub(super) fn start(role: &'static str, arguments: &[String]) -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(system("the path of this program"))?;
-        let mut process = Command::new(program)
-            .arg("cmatose")
-            .args(arguments)
+        let mut command = Command::new(program);
+        command.arg("cmatose").args(arguments);
+        Self::spawn(role, command)
+    }
+
+    fn spawn(role: &'static str, mut command: Command) -> Result<Self, Failure> {
+        let mut process = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -128,6 +134,10 @@ impl Child {
         Ok(self.ended.is_some())
     }
 
+    fn has_failed(&self) -> bool {
+        self.ended.is_some_and(|status| !status.success())
+    }
+
     fn failed(&mut self) -> Failure {
         while let Ok(line) = self.said.recv() {
             self.note(line);
@@ -162,20 +172,48 @@ impl Child {
     }
 }
 
-/// Waits for both to end well; the first that does not is the error.
+/// Whether the other side's failure is behind this one.
+fn is_consequence(failure: &Failure) -> bool {
+    matches!(failure, Failure::Child { sentence, .. } if sentence.contains(DISCONNECTED_BY_PEER))
+}
+
+/// The failure that explains what happened: that of the side that ended first, unless it was only disconnected by the other
+/// one and that fails too, within the time given.
+fn first_cause(ended: &mut Child, other: &mut Child, patience: Duration) -> Failure {
+    let failure = ended.failed();
+    if !is_consequence(&failure) {
+        return failure;
+    }
+    let until = Instant::now() + patience;
+    loop {
+        match other.poll() {
+            Ok(true) => break,
+            Ok(false) if Instant::now() < until => std::thread::sleep(POLL_EVERY),
+            Ok(false) | Err(_) => return failure,
+        }
+    }
+    if !other.has_failed() {
+        return failure;
+    }
+    let cause = other.failed();
+    if is_consequence(&cause) {
+        failure
+    } else {
+        cause
+    }
+}
+
+/// Waits for both to end well; the first cause of what goes wrong is the error.
 pub(super) fn wait_both(a: &mut Child, b: &mut Child) -> Result<(Report, Report), Failure> {
     let mut progress = Progress::new("steps of both sides", 2 * STAGES.len() as u64);
     loop {
         progress.set(a.stages + b.stages);
-        let mut all_ended = true;
-        for child in [&mut *a, &mut *b] {
-            if child.poll()? {
-                if child.ended.is_some_and(|status| !status.success()) {
-                    return Err(child.failed());
-                }
-            } else {
-                all_ended = false;
-            }
+        let all_ended = a.poll()? & b.poll()?;
+        if a.has_failed() {
+            return Err(first_cause(a, b, WAIT_FOR_CAUSE));
+        }
+        if b.has_failed() {
+            return Err(first_cause(b, a, WAIT_FOR_CAUSE));
         }
         if all_ended {
             return Ok((a.report()?, b.report()?));
@@ -191,5 +229,76 @@ impl Drop for Child {
             let _ = self.process.kill();
             let _ = self.process.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that says this, and ends with this status after a while.
+    fn child(role: &'static str, script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Child::spawn(role, command).expect("a shell")
+    }
+
+    fn disconnected(lost: usize) -> String {
+        let sentence = Failure::Disconnected {
+            lost,
+            connections: 20,
+        };
+        format!("echo 'error: {sentence}' >&2; exit 1")
+    }
+
+    fn cause(passive: &str, active: &str) -> String {
+        let (mut passive, mut active) = (child("passive", passive), child("active", active));
+        wait_both(&mut passive, &mut active)
+            .expect_err("one has failed")
+            .to_string()
+    }
+
+    #[test]
+    fn the_cause_is_told_and_not_what_follows_from_it() {
+        let said = "echo 'error: no memory' >&2; exit 1".to_owned();
+        let later = format!("sleep 0.2; {said}");
+        // Whichever side it is, and whoever ends first.
+        for active in [&said, &later] {
+            let told = cause(&disconnected(20), active);
+            assert_eq!(
+                told,
+                "the active process failed (exit status: 1): no memory"
+            );
+        }
+        for passive in [&said, &later] {
+            let told = cause(passive, &disconnected(7));
+            assert_eq!(
+                told,
+                "the passive process failed (exit status: 1): no memory"
+            );
+        }
+    }
+
+    #[test]
+    fn a_killed_side_is_the_cause() {
+        let told = cause("sleep 0.2; kill -9 $$", &disconnected(20));
+        assert_eq!(
+            told,
+            "the passive process failed (signal: 9 (SIGKILL)): it said nothing"
+        );
+    }
+
+    #[test]
+    fn a_disconnection_that_nobody_explains_is_told_itself() {
+        let expected = "the passive process failed (exit status: 1): 3 of 20 connections were \
+                        disconnected by the peer before the end";
+        assert_eq!(cause(&disconnected(3), "exit 0"), expected);
+        assert_eq!(cause(&disconnected(3), &disconnected(5)), expected);
+        let (mut passive, mut active) = (
+            child("passive", &disconnected(3)),
+            child("active", "exec sleep 600"),
+        );
+        let told = first_cause(&mut passive, &mut active, Duration::from_millis(50));
+        assert_eq!(told.to_string(), expected);
     }
 }

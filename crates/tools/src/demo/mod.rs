@@ -169,7 +169,7 @@ fn run_both(
         ]),
     )?;
     lines.say(format_args!("active side: process {}", active.pid()));
-    // Whoever fails first says why; the other one's complaint about it would only hide that.
+    // One side says why; the complaint of the other one about it would only hide that.
     let (first, second) = child::wait_both(&mut passive, &mut active)?;
     Ok((first, second))
 }
