@@ -336,6 +336,8 @@ fn a_trace_shows_the_whole_connection_as_on_the_wire() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let host = Host::private().unwrap();
     host.trace(file.as_file()).unwrap();
+    // The same file again, as another side of a test names it: no packet is written twice.
+    host.trace(file.reopen().unwrap()).unwrap();
     let (active, passive) = (Channel::new(&host), Channel::new(&host));
     let (_, to) = passive.listen(1, "127.0.0.1:0");
     let (a, p) = establish(&active, &passive, to, 0x20_0011);

@@ -14,7 +14,7 @@ use oarlock_wire::{Psn, Time, earliest};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{SocketFlags, accept_with};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -523,12 +523,19 @@ impl Service {
         }
     }
 
-    /// Puts the traces of all clients in place.
+    /// Puts the traces of all clients in place; a file that several name is written to once.
     pub(super) fn set_captures(&self) {
+        let mut files = HashSet::new();
         let captures = self
             .clients
             .values()
-            .flat_map(|client| client.captures.iter().cloned())
+            .flat_map(|client| &client.captures)
+            // A file of which nothing can be learned is taken for one of its own.
+            .filter(|capture| {
+                rustix::fs::fstat(capture)
+                    .map_or(true, |file| files.insert((file.st_dev, file.st_ino)))
+            })
+            .cloned()
             .collect();
         self.network.port.set_captures(captures);
     }
