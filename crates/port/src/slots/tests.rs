@@ -367,3 +367,87 @@ fn traffic_class_and_hop_limit_arrive() {
         }
     });
 }
+
+/// The kernel's soft RoCE sends UDP checksum 0 over IPv6, which a socket refuses unless told otherwise.
+#[test]
+fn ipv6_without_a_udp_checksum_arrives() {
+    in_own_namespace("slots::tests::ipv6_without_a_udp_checksum_arrives", || {
+        let slots = UdpSlots::open().unwrap();
+        let service = borrow(&slots, 0);
+        let sender = UdpSocket::bind("[::1]:0").unwrap();
+        set_option(&sender, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).unwrap();
+        sender.send_to(&[0; 64], "[::1]:4791").unwrap();
+        assert!(marks(&service, 1).is_empty());
+        assert_eq!(counter(&service, "icrc_bad"), 1, "it came as far as that");
+    });
+}
+
+/// What the kernel drops for want of room is counted as soon as something arrives after it.
+#[test]
+fn datagrams_that_find_no_room_are_counted() {
+    in_own_namespace(
+        "slots::tests::datagrams_that_find_no_room_are_counted",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            let service = borrow(&slots, 0);
+            let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let sent = 1 << 15;
+            for _ in 0..sent {
+                sender.send_to(&[0; 1024], "127.0.0.1:4791").unwrap();
+            }
+            let mut batch = Batch::default();
+            let seen = || counter(&service, "icrc_bad");
+            let mut before = None;
+            while before != Some(seen()) {
+                before = Some(seen());
+                service.recv(&mut batch).unwrap();
+            }
+            let arrived = seen();
+            assert!(arrived < sent, "{arrived} fit");
+            sender.send_to(&[0; 1024], "127.0.0.1:4791").unwrap();
+            assert!(marks(&service, 1).is_empty());
+            assert_eq!(counter(&service, "rxq_overflow"), sent - arrived);
+        },
+    );
+}
+
+/// A slot hears of a multicast group only what it has joined itself: a packet to the group of another socket reaches that one
+/// and no slot.
+#[test]
+fn multicast_that_nobody_joined_reaches_no_slot() {
+    in_own_namespace(
+        "slots::tests::multicast_that_nobody_joined_reaches_no_slot",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            let plain = UdpSocket::bind("[::]:0").unwrap();
+            plain
+                .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+                .unwrap();
+            let port = plain.local_addr().unwrap().port();
+            // The loopback interface has no route for multicast.
+            let ready = std::process::Command::new("sh")
+                .args(["-c", "ip link add m0 type veth peer name m1 && ip link set m1 up && ip link set m0 up && ip -6 addr add fd00::1/64 dev m0 nodad"])
+                .status();
+            assert!(ready.unwrap().success());
+            let interfaces = crate::netlink::interfaces().unwrap();
+            let m0 = interfaces
+                .iter()
+                .find(|interface| interface.name == "m0")
+                .unwrap()
+                .index;
+            let sender = UdpSocket::bind("[fd00::1]:0").unwrap();
+            let group = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0x10, 0x4791);
+            plain.join_multicast_v6(&group, m0).unwrap();
+            for to in [ROCE_PORT, port] {
+                let to = std::net::SocketAddrV6::new(group, to, 0, m0);
+                sender.send_to(&[0; 64], to).unwrap();
+            }
+            assert_eq!(plain.recv(&mut [0; 100]).unwrap(), 64);
+            for slot in 0..SPARE_SLOT {
+                let port = borrow(&slots, slot);
+                assert!(marks(&port, 1).is_empty());
+                assert_eq!(counter(&port, "icrc_bad"), 0, "slot {slot}");
+            }
+        },
+    );
+}
