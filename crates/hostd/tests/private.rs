@@ -233,6 +233,21 @@ fn requests_that_want_no_answer_are_carried_out_before_later_ones() {
     assert!(host.ps().unwrap().ids.is_empty());
 }
 
+/// The service answers what is too long, wanted or not; an answer that nobody waits for would be taken for that of the next
+/// request, and end the connection.
+#[test]
+fn a_post_that_is_too_long_is_not_sent_and_harms_no_later_request() {
+    let host = Host::private().unwrap();
+    host.post(Call {
+        inline: vec![0; oarlock_ucm::proto::MAX_MESSAGE],
+        ..Call::default()
+    });
+    for _ in 0..10 {
+        host.devices().unwrap();
+    }
+    assert_eq!(counter(&host, "service_requests_refused"), 0);
+}
+
 #[test]
 fn more_requests_than_fit_one_message_go_in_several() {
     let host = Host::private().unwrap();
