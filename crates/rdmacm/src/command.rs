@@ -7,7 +7,7 @@ use oarlock_hostd::Host;
 use oarlock_ucm::abi::qp_state;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, EventParam, IdNumber};
 use oarlock_ucm::proto::{Acknowledged, WriteBatch, WriteItem, WriteReply};
-use oarlock_wire::Qpn;
+use oarlock_wire::{Qpn, RetryCount};
 
 pub(crate) use oarlock_ucm::client::Event as RawEvent;
 
@@ -197,8 +197,8 @@ pub(crate) fn peer_param(param: &EventParam) -> PeerParam {
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
         flow_control: param.flow_control,
-        retry_count: param.retry_count,
-        rnr_retry_count: param.rnr_retry_count,
+        retry_count: RetryCount::truncate(param.retry_count),
+        rnr_retry_count: RetryCount::truncate(param.rnr_retry_count),
         srq: param.srq,
         qpn: Qpn::truncate(param.qp_num),
     }

@@ -127,9 +127,9 @@ pub struct PeerParam {
     /// Whether the peer offers end-to-end flow control.
     pub flow_control: bool,
     /// Reported in a connection request only, else zero.
-    pub retry_count: u8,
+    pub retry_count: RetryCount,
     /// How often we shall retry after a receiver-not-ready answer.
-    pub rnr_retry_count: u8,
+    pub rnr_retry_count: RetryCount,
     /// Whether the peer's queue pair uses a shared receive queue.
     pub srq: bool,
     /// The peer's queue pair number.

@@ -163,7 +163,10 @@ fn resources_are_swapped_for_the_receiver_and_bound_the_acceptance() {
     let request = request(&passive_channel);
     let offer = request.params;
     assert_eq!((offer.responder_resources, offer.initiator_depth), (2, 3));
-    assert_eq!((offer.retry_count, offer.rnr_retry_count), (5, 6));
+    assert_eq!(
+        (offer.retry_count.get(), offer.rnr_retry_count.get()),
+        (5, 6)
+    );
     assert_eq!(request.id.offered(), Some(offer));
     let error = request
         .id
@@ -200,7 +203,7 @@ fn resources_are_swapped_for_the_receiver_and_bound_the_acceptance() {
         Event::ConnectResponse { params, .. } => {
             assert_eq!((params.responder_resources, params.initiator_depth), (1, 2));
             // R-PAR-5: the retry count is in the request only.
-            assert_eq!(params.retry_count, 0);
+            assert_eq!(params.retry_count.get(), 0);
         }
         other => panic!("{other}"),
     }
