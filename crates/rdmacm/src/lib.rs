@@ -102,6 +102,8 @@
 //! - An event is with the service until it is fetched; fetching and migrating exclude each other there. So a reader of the old
 //!   channel sees an event once, or not at all because it moved.
 //! - A thread that would wait for an event it holds itself gets [`Error::EventHeldByCaller`].
+//! - `mem::forget` of an event is an event never acknowledged: its identifier stays until the program ends, and `migrate` and
+//!   `close` of it answer as above, or wait for ever in another thread. Other identifiers notice nothing.
 //!
 //! # What this crate never does
 //!

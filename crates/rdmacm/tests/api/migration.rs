@@ -142,6 +142,28 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     id.migrate(&old).unwrap();
 }
 
+/// Item 9: a forgotten event is one that its thread holds for ever. No call of that thread hangs, and others are not concerned.
+#[test]
+fn a_forgotten_event_hangs_nobody() {
+    let host = private();
+    let old = channel(&host);
+    let new = channel(&host);
+    let (_listener, address) = listener(&channel(&host));
+    let forgotten = Identifier::new(&old, PortSpace::TCP).unwrap();
+    forgotten.resolve_addr(None, address, LONG).unwrap();
+    std::mem::forget(expect(&old, "ADDR_RESOLVED"));
+    let other = resolved(&old, address);
+    for error in [
+        forgotten.migrate(&new).unwrap_err(),
+        forgotten.clone().close().unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::EventHeldByCaller { .. }), "{error}");
+    }
+    drop((forgotten, old));
+    other.migrate(&new).unwrap();
+    other.close().unwrap();
+}
+
 /// R-MIG-7: the old channel can be dropped right after the move, its queued events come out of the new one.
 #[test]
 fn the_old_channel_can_be_dropped_at_once() {
