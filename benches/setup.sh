@@ -91,7 +91,7 @@ if not strace:
     print("not run: strace is not installed", file=sys.stderr)
     raise SystemExit
 def calls(path):
-    rows = [line.split() for line in open(path) if re.match(r"\s*[0-9.]+\s", line)]
+    rows = [line.split() for line in open(path) if re.match(r"\s*\d+\.\d+\s+\d+\.\d+\s+\d+\s+\d+\s", line)]
     named = {row[-1]: int(row[3]) / N for row in rows if row[-1] != "total"}
     top = sorted(named.items(), key=lambda item: -item[1])[:7]
     return f"{sum(named.values()):.1f}: " + ", ".join(f"{name} {count:.1f}" for name, count in top)
