@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::io::Write;
 use std::process::Command;
 
 use oarlock_device::{Access, DeviceInfo, QpInit};
@@ -25,8 +24,7 @@ fn in_own_namespace(name: &str, body: impl FnOnce()) {
     }
     let possible = Command::new("unshare").args(["-Urn", "true"]).output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        let _ = std::io::stderr()
-            .write_all(b"not run: no network namespace of our own (unshare -Urn)\n");
+        oarlock_sim::not_run("netns", "no network namespace of our own (unshare -Urn)");
         return;
     }
     let output = Command::new("unshare")
@@ -36,6 +34,7 @@ fn in_own_namespace(name: &str, body: impl FnOnce()) {
         .env(MARK, "1")
         .output()
         .expect("unshare runs");
+    oarlock_sim::repeat_not_run(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && text.contains("1 passed"),
@@ -133,7 +132,7 @@ fn messages_pass_over_ipv4_and_ipv6_on_port_4791() {
                 Gid::from_ip(std::net::Ipv6Addr::LOCALHOST.into()),
             );
         } else {
-            let _ = std::io::stderr().write_all(b"not run: this system has no IPv6\n");
+            oarlock_sim::not_run("ipv6", "this system has no IPv6");
         }
     });
 }

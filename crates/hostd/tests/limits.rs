@@ -5,12 +5,13 @@ mod support;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_hostd::{Error, Host};
 use oarlock_port::fdpass;
+use oarlock_sim::not_run;
 use oarlock_ucm::proto::RefusalCode;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use support::namespace::{in_own_namespace, not_run};
+use support::namespace::in_own_namespace;
 use support::program::{Process, raw, service_program, start_service};
 use support::*;
 
@@ -114,7 +115,7 @@ fn programs_of_other_pid_namespaces_are_served() {
             command
         };
         if !inside("true".as_ref()).status().is_ok_and(|s| s.success()) {
-            not_run("no pid namespaces");
+            not_run("netns", "no pid namespaces");
             return;
         }
         // A program that the service sees, and whose own view does not have the service.

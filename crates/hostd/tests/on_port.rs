@@ -4,6 +4,7 @@ mod support;
 
 use oarlock_hostd::{Error, Host, Wake};
 use oarlock_port::{Batch, fdpass, netlink};
+use oarlock_sim::not_run;
 use oarlock_ucm::client;
 use oarlock_ucm::proto::{RefusalCode, Reply, Request};
 use oarlock_wire::{AddressVector, Gid};
@@ -12,7 +13,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use support::namespace::{in_namespace_with_users, in_own_namespace, not_run};
+use support::namespace::{in_namespace_with_users, in_own_namespace};
 use support::program::{Process, raw, service_program, start_service};
 use support::*;
 
@@ -505,7 +506,7 @@ fn a_program_of_another_user_is_told_so() {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        not_run("only root can play two users");
+        not_run("root", "only root can play two users");
         return;
     }
     in_namespace_with_users(NAME, || {
@@ -596,7 +597,7 @@ fn the_loopback_interface_must_be_up_and_new_interfaces_become_devices() {
                     .is_ok_and(|output| output.status.success())
             };
             if !ip("link set lo down") {
-                not_run("no `ip` command");
+                not_run("programs", "no `ip` command");
                 return;
             }
             let error = Host::serve().unwrap_err();
@@ -616,7 +617,7 @@ fn the_loopback_interface_must_be_up_and_new_interfaces_become_devices() {
             };
             assert_eq!(names(), ["soft_lo"]);
             if !ip("link add veth1 type veth peer name veth2") {
-                not_run("no veth pair");
+                not_run("netns", "no veth pair");
                 return;
             }
             assert!(
@@ -650,7 +651,7 @@ fn the_loopback_interface_must_be_up_and_new_interfaces_become_devices() {
 fn with_ipv6_switched_off_ipv4_works() {
     in_own_namespace("with_ipv6_switched_off_ipv4_works", || {
         if std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").is_err() {
-            not_run("IPv6 cannot be switched off here");
+            not_run("ipv6", "IPv6 cannot be switched off here");
             return;
         }
         let host = Host::serve().unwrap();
@@ -708,7 +709,7 @@ fn two_services_joined_by_a_veth_pair_connect() {
         assert_eq!(hear(&mut reader), "here");
         let pid = server.id();
         if !ip(&format!("link add v1 type veth peer name v2 netns {pid}")) {
-            not_run("no veth pair between two namespaces");
+            not_run("netns", "no veth pair between two namespaces");
             return;
         }
         assert!(

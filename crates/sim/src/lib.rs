@@ -26,6 +26,7 @@
 mod clock;
 mod ladder;
 mod network;
+mod not_run;
 mod rng;
 mod seeds;
 mod snapshot;
@@ -33,6 +34,7 @@ mod snapshot;
 pub use clock::Clock;
 pub use ladder::Ladder;
 pub use network::{Delivery, Network, NetworkConfig, NetworkCounters};
+pub use not_run::{not_run, repeat_not_run};
 pub use rng::Rng;
 pub use seeds::{for_each_seed, seeds};
 pub use snapshot::assert_snapshot;

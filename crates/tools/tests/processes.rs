@@ -1,6 +1,5 @@
 //! The commands as programs, on the real port, in a network namespace of their own.
 
-use std::io::Write as _;
 use std::process::{Command, Output};
 
 const OARLOCK: &str = env!("CARGO_BIN_EXE_oarlock");
@@ -10,8 +9,7 @@ const OARLOCK: &str = env!("CARGO_BIN_EXE_oarlock");
 fn inside(script: &str) -> Option<Output> {
     let namespaces = Command::new("unshare").args(["-Urn", "true"]).output();
     if !namespaces.is_ok_and(|output| output.status.success()) {
-        // A passing test's own output is swallowed.
-        let _ = std::io::stderr().write_all(b"not run: no unprivileged network namespaces here\n");
+        oarlock_sim::not_run("netns", "no unprivileged network namespaces here");
         return None;
     }
     let script = format!("set -u; ip link set lo up || exit 99; {script}");

@@ -2,7 +2,6 @@
 //! offset by offset. Without a compiler or the headers the test says so on standard error and counts as not run.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
@@ -417,11 +416,7 @@ fn judge(probe: &Probe, test: &str) -> Option<BTreeMap<String, usize>> {
     match probe.run() {
         Ok(theirs) => Some(theirs),
         Err(reason) => {
-            // Written past the test harness, which would swallow it.
-            let line = format!("{test}: not run: {reason}\n");
-            std::io::stderr()
-                .write_all(line.as_bytes())
-                .expect("standard error is open");
+            oarlock_sim::not_run("programs", format_args!("{test}: {reason}"));
             None
         }
     }

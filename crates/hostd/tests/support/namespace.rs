@@ -1,7 +1,7 @@
 //! Tests on the real port: each runs again in a network namespace of its own, in a child process.
 
 use oarlock_port::netlink;
-use std::io::Write;
+use oarlock_sim::not_run;
 use std::process::Command;
 
 /// Runs `body` in a network namespace of its own with the loopback interface up, by running the test of this name again.
@@ -31,10 +31,13 @@ fn run_in(test: &str, flags: &[&str], body: impl FnOnce()) {
         .output()
         .is_ok_and(|o| o.status.success());
     if !possible {
-        not_run(&format!(
-            "no network namespace of our own (unshare {})",
-            flags.join(" ")
-        ));
+        not_run(
+            "netns",
+            format_args!(
+                "no network namespace of our own (unshare {})",
+                flags.join(" ")
+            ),
+        );
         return;
     }
     let output = Command::new("unshare")
@@ -44,16 +47,13 @@ fn run_in(test: &str, flags: &[&str], body: impl FnOnce()) {
         .env(MARK, "1")
         .output()
         .unwrap();
+    oarlock_sim::repeat_not_run(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && text.contains("1 passed"),
         "{text}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-}
-
-pub(crate) fn not_run(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "not run: {reason}");
 }
 
 const MARK: &str = "OARLOCK_TEST_IN_NAMESPACE";

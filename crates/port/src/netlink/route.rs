@@ -271,8 +271,7 @@ mod tests {
             .find(|interface| interface.loopback)
             .unwrap();
         if !lo.up {
-            use std::io::Write;
-            let _ = io::stderr().write_all(b"not run: the loopback interface is down\n");
+            oarlock_sim::not_run("loopback", "the loopback interface is down");
             return;
         }
         let found = route(&query("127.0.0.1"), &interfaces).unwrap();

@@ -1,7 +1,6 @@
 //! Tests on the real port: each runs again in a network namespace of its own, in a child process.
 
 use crate::netlink;
-use std::io::Write;
 use std::process::Command;
 
 /// Runs `body` in a namespace of its own with the loopback interface up, by running the test of this name again.
@@ -21,8 +20,7 @@ pub(crate) fn in_own_namespace(test: &str, body: impl FnOnce()) {
         .output()
         .is_ok_and(|o| o.status.success());
     if !possible {
-        let _ = std::io::stderr()
-            .write_all(b"not run: no network namespace of our own (unshare -Urn)\n");
+        oarlock_sim::not_run("netns", "no network namespace of our own (unshare -Urn)");
         return;
     }
     let output = Command::new("unshare")
@@ -32,6 +30,7 @@ pub(crate) fn in_own_namespace(test: &str, body: impl FnOnce()) {
         .env(MARK, "1")
         .output()
         .unwrap();
+    oarlock_sim::repeat_not_run(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && text.contains("1 passed"),

@@ -1,9 +1,8 @@
 //! Wireshark's dissector, where it is installed, reads messages of our making and must see the values we put in.
 
 use crate::hand_read;
-use crate::support::{
-    Order, Random, V6_DESTINATION, V6_SOURCE, bare, ip_packet, not_run, write_pcap,
-};
+use crate::support::{Order, Random, V6_DESTINATION, V6_SOURCE, bare, ip_packet, write_pcap};
+use oarlock_sim::not_run;
 use oarlock_wire::icrc::icrc_ipv6;
 use oarlock_wire::{
     AttributeId, Bth, CmMessage, Deth, MAD_LEN, MadHeader, Opcode, PacketHeader, Psn, QKey, Qpn,
@@ -167,7 +166,10 @@ fn dissect(name: &str, packets: &[Vec<u8>], fields: &[&str]) -> Option<Vec<Vec<S
             )
         }
         Err(error) => {
-            not_run(&format!("agreement with the dissector: tshark: {error}"));
+            not_run(
+                "tshark",
+                format_args!("agreement with the dissector: tshark: {error}"),
+            );
             None
         }
     }

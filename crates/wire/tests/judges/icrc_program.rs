@@ -1,9 +1,10 @@
 //! `interop/check_icrc.py`, which shares nothing with this crate, judges the ICRCs that we compute, and is judged itself.
 
 use crate::support::{
-    Order, Random, V6_DESTINATION, V6_SOURCE, bare, fixture, ip_packet, not_run, transport_offset,
+    Order, Random, V6_DESTINATION, V6_SOURCE, bare, fixture, ip_packet, transport_offset,
     write_pcap,
 };
+use oarlock_sim::not_run;
 use oarlock_wire::icrc::{DONT_FRAGMENT, icrc_ipv4, icrc_ipv6};
 use oarlock_wire::{Bth, Deth, ImmDt, Opcode, PacketHeader, Psn, QKey, Qpn, ROCE_PORT};
 use std::net::Ipv4Addr;
@@ -19,7 +20,10 @@ fn judge(pcap: &Path) -> Option<(String, Option<i32>)> {
             Some((printed.trim_end().to_owned(), output.status.code()))
         }
         Err(error) => {
-            not_run(&format!("interop/check_icrc.py: python3: {error}"));
+            not_run(
+                "programs",
+                format_args!("interop/check_icrc.py: python3: {error}"),
+            );
             None
         }
     }
