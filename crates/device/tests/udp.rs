@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::process::Command;
-
 use oarlock_device::{Access, DeviceInfo, QpInit};
 use oarlock_port::{ForwardToken, Port, UdpPort, UdpSlots, netlink};
 use oarlock_transport::{AttrMask, QpAttr, QpState, WcStatus};
@@ -12,38 +10,14 @@ use support::{Path, Side, Source, content, filled, pattern, recv, send, to_init,
 
 /// Runs `body` in a namespace with the loopback interface up, by running the test `name` again.
 fn in_own_namespace(name: &str, body: impl FnOnce()) {
-    if std::env::var_os(MARK).is_some() {
-        let interfaces = netlink::interfaces().expect("interfaces");
-        let lo = interfaces
-            .iter()
-            .find(|interface| interface.loopback)
-            .expect("loopback");
-        netlink::bring_up(lo.index).expect("loopback up");
+    oarlock_sim::in_namespace(&["-Urn"], name, || {
+        netlink::bring_up(LOOPBACK).expect("loopback up");
         body();
-        return;
-    }
-    let possible = Command::new("unshare").args(["-Urn", "true"]).output();
-    if !possible.is_ok_and(|output| output.status.success()) {
-        oarlock_sim::not_run("netns", "no network namespace of our own (unshare -Urn)");
-        return;
-    }
-    let output = Command::new("unshare")
-        .arg("-Urn")
-        .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(MARK, "1")
-        .output()
-        .expect("unshare runs");
-    oarlock_sim::repeat_not_run(&output.stderr);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    });
 }
 
-const MARK: &str = "OARLOCK_TEST_IN_NAMESPACE";
+/// A new namespace's loopback interface is its first (Linux `LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
 
 fn side(slots: &UdpSlots, slot: u8, gid: Gid) -> Side {
     let socket = slots

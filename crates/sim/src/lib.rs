@@ -25,6 +25,7 @@
 
 mod clock;
 mod ladder;
+mod namespace;
 mod network;
 mod not_run;
 mod rng;
@@ -33,8 +34,10 @@ mod snapshot;
 
 pub use clock::Clock;
 pub use ladder::Ladder;
+pub use namespace::in_namespace;
 pub use network::{Delivery, Network, NetworkConfig, NetworkCounters};
-pub use not_run::{not_run, repeat_not_run};
+pub use not_run::not_run;
+pub(crate) use not_run::repeat_not_run;
 pub use rng::Rng;
 pub use seeds::{for_each_seed, seeds};
 pub use snapshot::assert_snapshot;

@@ -20,7 +20,7 @@ pub fn not_run(need: &str, reason: impl Display) {
 }
 
 /// Passes on what a test said in a process of its own, whose standard error was caught.
-pub fn repeat_not_run(stderr: &[u8]) {
+pub(crate) fn repeat_not_run(stderr: &[u8]) {
     let text = String::from_utf8_lossy(stderr);
     for line in text.lines().filter(|line| line.starts_with("not run: ")) {
         let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());

@@ -1,8 +1,6 @@
 //! Tests on the real port: each runs again in a network namespace of its own, in a child process.
 
 use oarlock_port::netlink;
-use oarlock_sim::not_run;
-use std::process::Command;
 
 /// Runs `body` in a network namespace of its own with the loopback interface up, by running the test of this name again.
 pub(crate) fn in_own_namespace(test: &str, body: impl FnOnce()) {
@@ -15,45 +13,11 @@ pub(crate) fn in_namespace_with_users(test: &str, body: impl FnOnce()) {
 }
 
 fn run_in(test: &str, flags: &[&str], body: impl FnOnce()) {
-    if std::env::var_os(MARK).is_some() {
-        let interfaces = netlink::interfaces().unwrap();
-        let lo = interfaces
-            .iter()
-            .find(|interface| interface.loopback)
-            .expect("every namespace has one");
-        netlink::bring_up(lo.index).unwrap();
+    oarlock_sim::in_namespace(flags, test, || {
+        netlink::bring_up(LOOPBACK).unwrap();
         body();
-        return;
-    }
-    let possible = Command::new("unshare")
-        .args(flags)
-        .arg("true")
-        .output()
-        .is_ok_and(|o| o.status.success());
-    if !possible {
-        not_run(
-            "netns",
-            format_args!(
-                "no network namespace of our own (unshare {})",
-                flags.join(" ")
-            ),
-        );
-        return;
-    }
-    let output = Command::new("unshare")
-        .args(flags)
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(MARK, "1")
-        .output()
-        .unwrap();
-    oarlock_sim::repeat_not_run(&output.stderr);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    });
 }
 
-const MARK: &str = "OARLOCK_TEST_IN_NAMESPACE";
+/// A new namespace's loopback interface is its first (Linux `LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
