@@ -16,10 +16,9 @@ use crate::pcap::{Capture, Tap};
 use crate::sys::{Received, receive_many};
 use crate::{Batch, Counters, ROCE_PORT};
 use oarlock_wire::{AddressVector, FlowLabel, Gid};
-use sender::Senders;
+use sender::{Sender, Senders};
 use socket2::Socket;
 use std::io;
-use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -77,15 +76,31 @@ impl UdpPort {
         self.tap.set(captures);
     }
 
+    /// The socket that a packet leaves from, and the addresses it leaves with.
+    fn way(&self, av: &AddressVector, packet: &[u8]) -> io::Result<(&Sender, Flow)> {
+        if packet.len() < MIN_DATAGRAM - ICRC_LEN {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a packet has a BTH of 12 bytes",
+            ));
+        }
+        let destination = av.remote.to_ip();
+        let remote_slot = packet[5];
+        let sender = self.senders.get(destination.is_ipv6(), remote_slot)?;
+        let flow = Flow {
+            source: av.local.to_ip(),
+            source_port: sender.port(),
+            destination,
+            destination_port: ROCE_PORT,
+        };
+        Ok((sender, flow))
+    }
+
     pub(crate) fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
         if !self.tap.is_on() {
             return Ok(());
         }
-        let destination = Destination::new(av, packet)?;
-        let sender = self
-            .senders
-            .get(destination.remote.is_ipv6(), destination.slot)?;
-        let flow = destination.flow(sender.port());
+        let (_, flow) = self.way(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
         self.tap
             .sent(&self.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
@@ -93,11 +108,7 @@ impl UdpPort {
     }
 
     pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
-        let destination = Destination::new(av, packet)?;
-        let sender = self
-            .senders
-            .get(destination.remote.is_ipv6(), destination.slot)?;
-        let flow = destination.flow(sender.port());
+        let (sender, flow) = self.way(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
         self.sent(1, sender.send(av, &flow, &[packet, &icrc], None))?;
         self.tap
@@ -112,11 +123,7 @@ impl UdpPort {
         segment: usize,
     ) -> io::Result<()> {
         check_run(run.len(), segment)?;
-        let destination = Destination::new(av, run)?;
-        let sender = self
-            .senders
-            .get(destination.remote.is_ipv6(), destination.slot)?;
-        let flow = destination.flow(sender.port());
+        let (sender, flow) = self.way(av, run)?;
         let mut count = 0;
         for (i, segment) in run.chunks_mut(segment).enumerate() {
             let (packet, icrc) = segment
@@ -304,37 +311,6 @@ impl Arrival {
             hop_limit: self.hop_limit,
             flow_label: FlowLabel::default(),
             service_level: 0,
-        }
-    }
-}
-
-struct Destination {
-    local: IpAddr,
-    remote: IpAddr,
-    slot: u8,
-}
-
-impl Destination {
-    fn new(av: &AddressVector, packet: &[u8]) -> io::Result<Self> {
-        if packet.len() < MIN_DATAGRAM - ICRC_LEN {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a packet has a BTH of 12 bytes",
-            ));
-        }
-        Ok(Self {
-            local: av.local.to_ip(),
-            remote: av.remote.to_ip(),
-            slot: packet[5],
-        })
-    }
-
-    fn flow(&self, source_port: u16) -> Flow {
-        Flow {
-            source: self.local,
-            source_port,
-            destination: self.remote,
-            destination_port: ROCE_PORT,
         }
     }
 }
