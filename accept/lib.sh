@@ -52,6 +52,22 @@ need() {
 gone() { ! kill -0 "$1" 2>/dev/null; }
 # ended PID: waits for a child; its exit status is then in $s.
 ended() { s=0; wait "$1" || s=$?; }
+# cmatose_pair ADDRESS [PREFIX...]: a server, started behind PREFIX, and its client connect, exchange, migrate and end well, every message checked
+# on both sides.
+cmatose_pair() {
+  local addr=$1 args='-c 100 -C 10 -S 4096 -m' server side; shift
+  rm -f "$work"/server.* "$work"/client.* # what an earlier server said must not pass for this one's
+  "$@" "$OARLOCK" cmatose $args >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
+  within 10 grep -qs 'listening' "$work/server.out" || fail "$addr: the server does not listen"
+  "$OARLOCK" cmatose -s "$addr" $args >"$work/client.out" 2>"$work/client.err" || fail "$addr: client exited with $?"
+  ended "$server"; [ "$s" = 0 ] || fail "$addr: server exited with $s"
+  for side in server client; do
+    expect "$work/$side.out" '^migrating to new event channel$'
+    expect "$work/$side.out" '^test complete$'
+    expect "$work/$side.out" '^return status 0$'
+    expect "$work/$side.out" '^messages checked: 1000 of 1000, mismatches: 0$'
+  done
+}
 # nothing_left: no service runs any more, or the one that runs holds no identifier, port or slot.
 nothing_left() {
   local s=0

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Two hosts: network namespaces joined by a veth pair, each with a service of its own, IPv4 and IPv6.
 . "$(dirname "$0")/lib.sh"
-args="-c 100 -C 10 -S 4096 -m"
 unshare -n sleep 300 & far=$!; children+=($far)
 within 10 sh -c "[ \"\$(readlink /proc/$far/ns/net)\" != \"\$(readlink /proc/self/ns/net)\" ]" || fail "no second namespace"
 far() { nsenter -t "$far" -n -- "$@"; }
@@ -9,15 +8,5 @@ ip link add oar0 type veth peer name oar1 netns "$far"
 for a in 10.91.0.1/24 fd00:91::1/64; do ip addr add "$a" dev oar0 $( [[ $a == *:* ]] && echo nodad ); done
 for a in 10.91.0.2/24 fd00:91::2/64; do far ip addr add "$a" dev oar1 $( [[ $a == *:* ]] && echo nodad ); done
 ip link set oar0 up; far ip link set oar1 up; far ip link set lo up
-for addr in 10.91.0.2 fd00:91::2; do
-  far "$OARLOCK" cmatose $args >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
-  within 10 grep -q 'listening' "$work/server.out" || fail "$addr: the server does not listen"
-  "$OARLOCK" cmatose -s "$addr" $args >"$work/client.out" 2>"$work/client.err" || fail "$addr: client exited with $?"
-  ended "$server"; [ "$s" = 0 ] || fail "$addr: server exited with $s"
-  for side in server client; do
-    expect "$work/$side.out" '^test complete$'
-    expect "$work/$side.out" '^return status 0$'
-    expect "$work/$side.out" '^messages checked: 1000 of 1000, mismatches: 0$'
-  done
-done
+for addr in 10.91.0.2 fd00:91::2; do cmatose_pair "$addr" far; done
 pass "cmatose between two namespaces, each with its own service, IPv4 and IPv6"
