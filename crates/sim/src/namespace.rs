@@ -7,7 +7,7 @@ use crate::{not_run, repeat_not_run};
 /// Runs `body` in a fresh network namespace, by running the test of this name again behind `unshare` with these flags.
 /// The loopback interface is down there.
 ///
-/// Where the system allows no namespace the test is [not run](crate::not_run) (`netns`).
+/// Where the system allows no namespace the test is [not run](crate::not_run()) (`netns`).
 ///
 /// # Panics
 /// When the test fails in there, or did not run.
