@@ -123,7 +123,7 @@ fn spawn(mut service: Service) -> Result<(ServiceThread, OwnedFd), Error> {
         None,
     )
     .map_err(Error::errno("make a socket pair"))?;
-    service.add_client(ours)?;
+    service.add_client(ours).map_err(|(_, error)| error)?;
     Ok((ServiceThread::start(service)?, theirs))
 }
 

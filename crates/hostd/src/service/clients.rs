@@ -65,15 +65,25 @@ impl Grant {
 
 impl Client {
     /// A program that has just connected. Watches its process where that is another than ours.
-    pub(super) fn new(socket: OwnedFd) -> Result<Self, Error> {
-        let peer = fdpass::peer(&socket).map_err(Error::system("learn who has connected"))?;
+    pub(super) fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, Error)> {
+        match Self::look_at(&socket) {
+            Ok((peer, process, fork)) => Ok(Self::with(socket, peer, process, fork)),
+            Err(error) => Err((socket, error)),
+        }
+    }
+
+    fn look_at(socket: &OwnedFd) -> Result<(Peer, Option<OwnedFd>, ForkGuard), Error> {
+        let peer = fdpass::peer(socket).map_err(Error::system("learn who has connected"))?;
         let process = match peer.pid {
             pid if pid == std::process::id() => None,
-            // Kernels before 6.5 cannot tell the descriptor of the very process, but of its number.
-            pid => sys::peer_pidfd(&socket).ok().or_else(|| open_process(pid)),
+            pid => watch_process(socket, pid)?,
         };
-        let fork = ForkGuard::new(&socket).map_err(Error::system("watch for forks"))?;
-        Ok(Self {
+        let fork = ForkGuard::new(socket).map_err(Error::system("watch for forks"))?;
+        Ok((peer, process, fork))
+    }
+
+    fn with(socket: OwnedFd, peer: Peer, process: Option<OwnedFd>, fork: ForkGuard) -> Self {
+        Self {
             peer,
             name: String::new(),
             greeted: false,
@@ -86,7 +96,11 @@ impl Client {
             lifeline: None,
             _fork: fork,
             socket,
-        })
+        }
+    }
+
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
     }
 
     /// Makes the lifeline, and gives the program's end.
@@ -183,6 +197,24 @@ fn too_many_on_their_way() -> Refusal {
         code: RefusalCode::SYSTEM,
         sentence: "the host service cannot pass a descriptor, because too many are on their way between programs of this user: end programs that do not read theirs, or start the service with higher limits (`ulimit -n`)".to_owned(),
     }
+}
+
+/// A descriptor that tells when the program's process ends; none where the system has no such thing, or hides the process.
+fn watch_process(socket: &OwnedFd, pid: u32) -> Result<Option<OwnedFd>, Error> {
+    match sys::peer_pidfd(socket) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(error) if is_out_of_descriptors(&error) => Err(Error::System {
+            what: "watch the program's process",
+            source: error,
+        }),
+        // Kernels before 6.5 cannot tell the descriptor of the very process, but of its number.
+        Err(_) => Ok(open_process(pid)),
+    }
+}
+
+/// Whether an error means that this process, or the system, has no descriptor left.
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn open_process(pid: u32) -> Option<OwnedFd> {

@@ -139,19 +139,27 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn add_client(&mut self, socket: OwnedFd) -> Result<(), Error> {
+    /// An error leaves nothing behind and gives the socket back, so that the program can be told.
+    pub(super) fn add_client(&mut self, socket: OwnedFd) -> Result<(), (OwnedFd, Error)> {
         let client = Client::new(socket)?;
         let id = self.next_client;
         self.next_client += 1;
-        let (socket, process) = clients::sources(id);
-        self.watch(socket, &client, epoll::EventFlags::IN)?;
-        if let Some(fd) = &client.process {
-            self.watch(process, fd, epoll::EventFlags::IN)?;
+        if let Err(error) = self.watch_new_client(id, &client) {
+            return Err((client.into_socket(), error));
         }
         tracing::debug!(client = id, pid = client.peer.pid, "connected");
         self.clients.insert(id, client);
         self.counters.clients += 1;
         Ok(())
+    }
+
+    fn watch_new_client(&self, id: u32, client: &Client) -> Result<(), Error> {
+        let (socket, process) = clients::sources(id);
+        self.watch(socket, client, epoll::EventFlags::IN)?;
+        match &client.process {
+            Some(fd) => self.watch(process, fd, epoll::EventFlags::IN),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn add_pipe(&mut self, token: u64, pipe: Pipe) -> Result<(), Error> {
@@ -367,8 +375,8 @@ impl Service {
             self.turn_away(&socket, refusal);
         } else if self.clients.len() >= self.max_clients {
             self.turn_away(&socket, requests::no_room(self.max_clients));
-        } else if self.add_client(socket).is_err() {
-            self.counters.clients_refused += 1;
+        } else if let Err((socket, error)) = self.add_client(socket) {
+            self.turn_away(&socket, requests::system(&error));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the service does with a message of a program. Whatever is wrong with one, the answer is a refusal with a
 //! sentence, and the connection stays.
 
-use super::clients;
+use super::clients::{self, is_out_of_descriptors};
 use super::event_loop::Service;
 use super::pipe::Pipe;
 use crate::Error;
@@ -377,10 +377,16 @@ fn malformed(error: &Malformed) -> Refusal {
     }
 }
 
-fn system(error: &Error) -> Refusal {
+pub(super) fn system(error: &Error) -> Refusal {
+    let sentence = match error {
+        Error::System { source, .. } if is_out_of_descriptors(source) => format!(
+            "the host service has no descriptor left and {error}: end some programs, or start it with higher limits (`ulimit -n`)"
+        ),
+        _ => format!("the host service {error}"),
+    };
     Refusal {
         code: RefusalCode::SYSTEM,
-        sentence: format!("the host service {error}: raise its limits (`ulimit -n`)"),
+        sentence,
     }
 }
 
