@@ -25,8 +25,8 @@ mod tests;
 
 pub use codec::Malformed;
 pub use reply::{
-    ClientInfo, DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, PortInfo, Refusal,
-    RefusalCode, Reply, WriteReply,
+    BacklogInfo, ClientInfo, DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, PortInfo,
+    Refusal, RefusalCode, Reply, WriteReply,
 };
 pub use request::{Acknowledged, Request, WriteBatch, WriteItem};
 
@@ -50,6 +50,8 @@ pub const MAX_SENTENCE: usize = 512;
 pub const MAX_COUNTERS: usize = 1024;
 /// The most ports that one reply lists.
 pub const MAX_PORTS: usize = 2048;
+/// The most multicast groups that are listed for one identifier.
+pub const MAX_GROUPS: usize = 64;
 /// The most bytes of a name.
 pub const MAX_NAME: usize = 64;
 /// The size of [`Header`] on the socket.
@@ -58,7 +60,7 @@ pub const HEADER_LEN: usize = 16;
 const MAGIC: [u8; 4] = *b"oarK";
 
 /// The version of this module.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 1, minor: 1 };
 
 /// A version of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

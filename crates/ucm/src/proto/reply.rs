@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::codec::{Malformed, Reader, Writer};
 use super::{
-    Header, MAX_BATCH, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME, MAX_PORTS, MAX_RESPONSE, MAX_SENTENCE,
-    VERSION, Version, end, frame,
+    Header, MAX_BATCH, MAX_COUNTERS, MAX_GROUPS, MAX_MESSAGE, MAX_NAME, MAX_PORTS, MAX_RESPONSE,
+    MAX_SENTENCE, VERSION, Version, end, frame,
 };
 
 /// A reply.
@@ -239,6 +239,21 @@ pub struct IdInfo {
     pub queued: u32,
     /// Events that were delivered and, as far as the client has said, not acknowledged.
     pub unacked: u32,
+    /// The backlog of a listener; `None` for others, and from a service before version 1.1.
+    pub backlog: Option<BacklogInfo>,
+    /// The multicast groups that it has joined, at most [`MAX_GROUPS`]; none from a service before version 1.1.
+    pub groups: Vec<IpAddr>,
+}
+
+/// How full a listener is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BacklogInfo {
+    /// Connection requests that wait to be taken.
+    pub used: u32,
+    /// How many may wait.
+    pub limit: u32,
+    /// Connection requests that were dropped, or rejected for want of resources, because it was full.
+    pub overflows: u64,
 }
 
 mod kind {
@@ -367,7 +382,10 @@ impl Reply {
                 forward: r.u64("token for forwarding")?,
             },
             kind::DEVICES => Self::Devices(DevicePage::read(r)?),
-            kind::PS => Self::Ps(IdPage::read(r)?),
+            kind::PS => Self::Ps(IdPage::read(
+                r,
+                header.version >= Version { major: 1, minor: 1 },
+            )?),
             kind::DONE => Self::Done,
             kind => return Err(Malformed::UnknownReply { kind }),
         })
@@ -492,7 +510,10 @@ impl IdPage {
         let taken = host
             .as_ref()
             .map_or(0, |host| written_len(|w| host.write(w)));
-        let (ids, more) = fitting(PAGE_ROOM - taken, ids, IdInfo::write);
+        let (ids, more) = fitting(PAGE_ROOM - taken, ids, |id: &IdInfo, w: &mut Writer| {
+            id.write(w);
+            id.write_since_1_1(w);
+        });
         Self { host, ids, more }
     }
 
@@ -503,20 +524,25 @@ impl IdPage {
             id.write(w);
         }
         w.bool(self.more);
+        for id in &self.ids {
+            id.write_since_1_1(w);
+        }
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn read(r: &mut Reader<'_>, since_1_1: bool) -> Result<Self, Malformed> {
         let host = r.option("service", |r, _| HostInfo::read(r))?;
         let count = r.count("number of identifiers", MAX_MESSAGE, IdInfo::LEAST)?;
         let mut ids = Vec::with_capacity(count);
         for _ in 0..count {
             ids.push(IdInfo::read(r)?);
         }
-        Ok(Self {
-            host,
-            ids,
-            more: r.bool("more")?,
-        })
+        let more = r.bool("more")?;
+        if since_1_1 {
+            for id in &mut ids {
+                id.read_since_1_1(r)?;
+            }
+        }
+        Ok(Self { host, ids, more })
     }
 }
 
@@ -623,6 +649,38 @@ impl IdInfo {
             channel: r.u64("channel")?,
             queued: r.u32("queued events")?,
             unacked: r.u32("unacknowledged events")?,
+            backlog: None,
+            groups: Vec::new(),
         })
+    }
+
+    /// What version 1.1 added. It follows the whole list, so that older programs read the list as they always did.
+    fn write_since_1_1(&self, w: &mut Writer) {
+        w.option(self.backlog, |w, backlog| {
+            w.u32(backlog.used);
+            w.u32(backlog.limit);
+            w.u64(backlog.overflows);
+        });
+        let groups = &self.groups[..self.groups.len().min(MAX_GROUPS)];
+        w.count(groups.len());
+        for &group in groups {
+            w.ip(group);
+        }
+    }
+
+    fn read_since_1_1(&mut self, r: &mut Reader<'_>) -> Result<(), Malformed> {
+        self.backlog = r.option("backlog", |r, field| {
+            Ok(BacklogInfo {
+                used: r.u32(field)?,
+                limit: r.u32(field)?,
+                overflows: r.u64(field)?,
+            })
+        })?;
+        let count = r.count("number of groups", MAX_GROUPS, 5)?;
+        self.groups.reserve(count);
+        for _ in 0..count {
+            self.groups.push(r.ip("group")?);
+        }
+        Ok(())
     }
 }

@@ -71,6 +71,12 @@ fn id(number: u32) -> IdInfo {
         channel: 77,
         queued: 1,
         unacked: 2,
+        backlog: Some(BacklogInfo {
+            used: 3,
+            limit: 8,
+            overflows: 1 << 40,
+        }),
+        groups: vec!["224.1.1.1".parse().expect("an address")],
     }
 }
 
@@ -279,7 +285,7 @@ fn a_newer_program_is_served_as_far_as_we_know_it() {
     assert_eq!(refusal.code, RefusalCode::UNKNOWN_REQUEST);
     assert_eq!(
         refusal.sentence,
-        "this service, version 1.0, does not know request 999 of version 1.1"
+        "this service, version 1.1, does not know request 999 of version 1.2"
     );
 }
 
@@ -329,7 +335,7 @@ fn another_major_version_is_refused_with_a_sentence_that_it_can_read() {
     assert_eq!(refusal.code, RefusalCode::VERSION);
     assert_eq!(
         refusal.sentence,
-        "this service speaks version 1.0 of the messages, the program speaks 2.0; use the same release for both"
+        "this service speaks version 1.1 of the messages, the program speaks 2.0; use the same release for both"
     );
     // The refusal itself crosses the border of major versions, both ways.
     let reply = Reply::Refused(refusal.clone()).encode_as(other, header.sequence);
@@ -362,6 +368,27 @@ fn foreign_bytes_are_told_from_ours() {
     assert_eq!(
         Header::read(b"").map(|_| ()),
         Err(Malformed::Truncated { field: "magic" })
+    );
+}
+
+/// What version 1.1 added to identifiers stands behind everything that version 1.0 knows.
+#[test]
+fn a_page_of_version_1_0_has_no_backlogs_and_no_groups() {
+    let info = IdInfo {
+        backlog: None,
+        groups: Vec::new(),
+        ..id(3)
+    };
+    let page = Reply::Ps(IdPage::fill(None, [info]));
+    let body = page.encode(5)[HEADER_LEN..].to_vec();
+    let added = 1 + 4;
+    let old = Version { major: 1, minor: 0 };
+    let message = frame(old, 0x8007, 5, &body[..body.len() - added]);
+    assert_eq!(Reply::decode(&message).expect("readable").1, page);
+    let message = frame(old, 0x8007, 5, &body);
+    assert_eq!(
+        Reply::decode(&message),
+        Err(Malformed::Trailing { left: added })
     );
 }
 

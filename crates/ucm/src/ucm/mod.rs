@@ -16,7 +16,7 @@ use oarlock_cma::{ChannelId, Cma, Config, Device, Lookup, LookupError, LookupTok
 use oarlock_wire::{AddressVector, MAD_LEN, Time};
 
 use crate::Failure;
-use crate::proto::{IdInfo, PortInfo};
+use crate::proto::{BacklogInfo, IdInfo, PortInfo};
 
 use numbers::{Entry, Numbers};
 
@@ -263,6 +263,12 @@ impl Ucm {
             channel: entry.file.0,
             queued: u32::try_from(query.events_queued).unwrap_or(u32::MAX),
             unacked: query.events_reported.saturating_sub(entry.acknowledged),
+            backlog: query.backlog.map(|backlog| BacklogInfo {
+                used: u32::try_from(backlog.waiting).unwrap_or(u32::MAX),
+                limit: u32::try_from(backlog.size).unwrap_or(u32::MAX),
+                overflows: backlog.overflows,
+            }),
+            groups: Vec::new(),
         })
     }
 
