@@ -174,7 +174,7 @@ pub(crate) const fn check(table: &[Field], private_data: usize, private_len: usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::{Drep, Dreq, Mra, Rej, Rep, Req, Rtu};
+    use crate::cm::{Apr, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 
     #[test]
     fn a_field_keeps_to_its_bits() {
@@ -201,6 +201,10 @@ mod tests {
             Rtu::FIELDS,
             Dreq::FIELDS,
             Drep::FIELDS,
+            SidrReq::FIELDS,
+            SidrRep::FIELDS,
+            Lap::FIELDS,
+            Apr::FIELDS,
         ] {
             for field in table {
                 let mut body = [0; BODY_LEN];

@@ -46,10 +46,10 @@ pub mod pretty;
 pub mod time;
 pub mod units;
 
-pub use base::{Aeth, Bth, Deth, ImmDt, NakCode, Opcode, RnrTimer, Syndrome};
+pub use base::{Aeth, Bth, Deth, Grh, ImmDt, NakCode, Opcode, RnrTimer, Syndrome};
 pub use cm::{
-    Ari, AriTooLong, CmMessage, Drep, Dreq, MessageKind, Mra, PathFields, PrivateData,
-    PrivateDataTooLong, Rej, Rep, Req, Rtu,
+    AlternatePath, Apr, Ari, AriTooLong, CmMessage, Drep, Dreq, Ece, Lap, MessageKind, Mra,
+    PathFields, PrivateData, PrivateDataTooLong, Rej, Rep, Req, Rtu, SidrRep, SidrReq,
 };
 pub use error::{WireError, WireErrorKind};
 pub use ip_cm::{IpCmHeader, PortSpace};
@@ -57,8 +57,9 @@ pub use mad::{AttributeId, MAD_HEADER_LEN, MAD_LEN, MadHeader, Method, MgmtClass
 pub use packet::{Packet, PacketHeader};
 pub use time::{Time, earliest};
 pub use units::{
-    AddressVector, CommId, FlowLabel, Gid, Guid, IbTimeout, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn,
-    RKey, Rate, RejReason, RetryCount, ServiceId, TransactionId, TransportService,
+    AddressVector, AprStatus, CommId, FlowLabel, Gid, Guid, IbTimeout, LKey, Lid, Mtu, PKey, Psn,
+    QKey, Qpn, RKey, Rate, RejReason, RetryCount, ServiceId, SidrStatus, TransactionId,
+    TransportService,
 };
 
 /// The UDP port that every RoCEv2 packet is sent to (Annex A17).

@@ -11,10 +11,10 @@
 //! ```
 
 use crate::base::Bth;
-use crate::cm::{CmMessage, Drep, Dreq, Mra, Rej, Rep, Req, Rtu};
+use crate::cm::{Apr, CmMessage, Drep, Dreq, Ece, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 use crate::mad::{MAD_LEN, MadHeader};
 use crate::packet::Packet;
-use crate::units::{CommId, Qpn};
+use crate::units::{CommId, Qpn, SidrStatus};
 use core::fmt;
 
 /// The line of a whole MAD: the message if it is one, else its header and what is wrong.
@@ -109,6 +109,10 @@ impl fmt::Display for CmMessage {
             Self::Rtu(message) => message.fmt(f),
             Self::Dreq(message) => message.fmt(f),
             Self::Drep(message) => message.fmt(f),
+            Self::SidrReq(message) => message.fmt(f),
+            Self::SidrRep(message) => message.fmt(f),
+            Self::Lap(message) => message.fmt(f),
+            Self::Apr(message) => message.fmt(f),
         }
     }
 }
@@ -119,7 +123,8 @@ impl fmt::Display for Req {
             f,
             "REQ  local_comm_id={} service_id={} qpn={} psn={}",
             self.local_comm_id, self.service_id, self.local_qpn, self.starting_psn
-        )
+        )?;
+        ece(self.ece, f)
     }
 }
 
@@ -145,7 +150,8 @@ impl fmt::Display for Rej {
 impl fmt::Display for Rep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ids("REP ", self.local_comm_id, self.remote_comm_id, f)?;
-        write!(f, " qpn={} psn={}", self.local_qpn, self.starting_psn)
+        write!(f, " qpn={} psn={}", self.local_qpn, self.starting_psn)?;
+        ece(self.ece, f)
     }
 }
 
@@ -166,6 +172,55 @@ impl fmt::Display for Drep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ids("DREP", self.local_comm_id, self.remote_comm_id, f)
     }
+}
+
+impl fmt::Display for SidrReq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "SIDR_REQ request_id={} service_id={}",
+            self.request_id, self.service_id
+        )
+    }
+}
+
+impl fmt::Display for SidrRep {
+    /// Queue pair and Q_Key are shown where the status says they are valid.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SIDR_REP request_id={}", self.request_id)?;
+        if self.status == SidrStatus::SUCCESS {
+            write!(f, " qpn={} qkey={}", self.qpn, self.qkey)?;
+        } else {
+            write!(f, " status=\"{}\"", self.status)?;
+        }
+        ece(self.ece, f)
+    }
+}
+
+impl fmt::Display for Lap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        ids("LAP ", self.local_comm_id, self.remote_comm_id, f)?;
+        write!(
+            f,
+            " remote_qpn={} alternate=\"{} > {}\"",
+            self.remote_qpn, self.alternate.local_gid, self.alternate.remote_gid
+        )
+    }
+}
+
+impl fmt::Display for Apr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        ids("APR ", self.local_comm_id, self.remote_comm_id, f)?;
+        write!(f, " status=\"{}\"", self.status)
+    }
+}
+
+/// ECE, where a message has some.
+fn ece(ece: Ece, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if ece.is_none() {
+        return Ok(());
+    }
+    write!(f, " ece={ece}")
 }
 
 fn ids(name: &str, local: CommId, remote: CommId, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ mod number;
 mod timeout;
 
 pub use address::{AddressVector, Gid, Guid, Lid, PeerAddress};
-pub use code::{Mtu, Rate, RejReason, TransportService};
+pub use code::{AprStatus, Mtu, Rate, RejReason, SidrStatus, TransportService};
 pub use number::{
     CommId, FlowLabel, LKey, PKey, Psn, QKey, Qpn, RKey, RetryCount, ServiceId, TransactionId,
 };

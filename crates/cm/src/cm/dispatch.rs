@@ -23,7 +23,7 @@ impl Cm {
         self.out.counters.count_received(name);
         let (local, remote) = (
             message.remote_comm_id().unwrap_or_default(),
-            message.local_comm_id(),
+            message.local_comm_id().unwrap_or_default(),
         );
         match message {
             CmMessage::Req(req) => self.on_req(now, av, tid, Box::new(req)),

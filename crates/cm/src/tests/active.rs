@@ -55,7 +55,7 @@ fn the_req_carries_the_parameters_of_the_call() {
         (15, 20, 20)
     );
     assert_eq!(req.private_data.as_bytes()[..4], [1, 2, 3, 0]);
-    assert_eq!((req.vendor_id, req.alternate), (0, Default::default()));
+    assert_eq!((req.ece, req.alternate), Default::default());
 }
 
 #[test]

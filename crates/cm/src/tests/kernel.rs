@@ -60,7 +60,7 @@ impl Exchange {
 
     /// Whether the active side disconnected first.
     fn active_disconnects(&self) -> bool {
-        self.dreq.message().local_comm_id() == self.req().local_comm_id
+        self.dreq.message().local_comm_id() == Some(self.req().local_comm_id)
     }
 }
 
@@ -140,7 +140,7 @@ fn exchanges(pcap: &[u8]) -> Vec<Exchange> {
         if let CmMessage::Req(req) = &message {
             active_ids.insert(req.local_comm_id);
         }
-        let ids = [Some(message.local_comm_id()), message.remote_comm_id()];
+        let ids = [message.local_comm_id(), message.remote_comm_id()];
         let active = ids
             .into_iter()
             .flatten()

@@ -1,8 +1,8 @@
-//! The additional reject information of a REJ.
+//! The additional information of a REJ, an APR or a SIDR_REP.
 
 use core::fmt;
 
-/// Additional reject information: up to 72 bytes whose meaning depends on the reason.
+/// Additional information: up to 72 bytes whose meaning depends on the reason of a REJ, or the status of an APR or SIDR_REP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ari {
     len: u8,
@@ -18,7 +18,7 @@ impl Ari {
         bytes: [0; Self::MAX_LEN],
     };
 
-    /// `given` as additional reject information.
+    /// `given` as additional information.
     ///
     /// # Errors
     /// [`AriTooLong`] if `given` is longer than 72 bytes.
@@ -68,7 +68,7 @@ impl fmt::Debug for Ari {
     }
 }
 
-/// More additional reject information than a REJ carries.
+/// More additional information than a message carries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AriTooLong {
     /// Bytes that were given.
@@ -79,7 +79,7 @@ impl fmt::Display for AriTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} bytes of additional reject information, a REJ carries {}",
+            "{} bytes of additional information, a message carries {}",
             self.given,
             Ari::MAX_LEN
         )

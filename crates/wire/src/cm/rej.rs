@@ -13,9 +13,9 @@
 //!
 //! Offsets count from the end of the MAD header.
 
-use super::message::{MessageKind, body_of, emit_message, private_data};
+use super::message::{MessageKind, additional_info, body_of, emit_message, private_data};
 use super::{Ari, PrivateData};
-use crate::error::{WireError, WireErrorKind};
+use crate::error::WireError;
 use crate::layout::{self, Field};
 use crate::mad::{AttributeId, MAD_LEN};
 use crate::units::{CommId, RejReason, TransactionId};
@@ -47,21 +47,12 @@ impl Rej {
     /// Names the field of the header that says this is not a REJ, or the field that is wrong.
     pub fn parse(mad: &[u8; MAD_LEN]) -> Result<Self, WireError> {
         let body = body_of(AttributeId::REJ, mad)?;
-        let length = ARI_LENGTH.get_u8(body);
-        let additional_info = body[ARI..]
-            .get(..usize::from(length))
-            .and_then(|given| Ari::from_slice(given).ok())
-            .ok_or(WireError::new(
-                "REJ",
-                "reject info length",
-                WireErrorKind::OutOfRange(length.into()),
-            ))?;
         Ok(Self {
             local_comm_id: CommId(LOCAL_COMM_ID.get_u32(body)),
             remote_comm_id: CommId(REMOTE_COMM_ID.get_u32(body)),
             message: MessageKind(MESSAGE.get_u8(body)),
             reason: RejReason(REASON.get_u16(body)),
-            additional_info,
+            additional_info: additional_info("REJ", ARI_LENGTH, ARI, body)?,
             private_data: private_data(body),
         })
     }

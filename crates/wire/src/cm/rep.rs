@@ -18,8 +18,8 @@
 //!
 //! Offsets count from the end of the MAD header.
 
-use super::PrivateData;
-use super::message::{body_of, emit_message, private_data};
+use super::message::{body_of, emit_message_with_options, options, private_data};
+use super::{Ece, PrivateData};
 use crate::error::WireError;
 use crate::layout::{self, Field};
 use crate::mad::{AttributeId, MAD_LEN};
@@ -36,8 +36,8 @@ pub struct Rep {
     pub local_qkey: QKey,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// The sender's vendor, 24 bits; the CM of Linux uses it for ECE.
-    pub vendor_id: u32,
+    /// What the sender offers beyond the specification.
+    pub ece: Ece,
     /// The sender's EE context, 24 bits; of use to reliable datagrams only.
     pub local_eecn: u32,
     /// The PSN of the first request that goes to the sender: the receiver begins sending with it.
@@ -101,7 +101,10 @@ impl Rep {
             remote_comm_id: CommId(REMOTE_COMM_ID.get_u32(body)),
             local_qkey: QKey(LOCAL_QKEY.get_u32(body)),
             local_qpn: Qpn::truncate(LOCAL_QPN.get_u32(body)),
-            vendor_id: u32::from_be_bytes(vendor_id),
+            ece: Ece {
+                vendor_id: u32::from_be_bytes(vendor_id),
+                options: options(mad),
+            },
             local_eecn: LOCAL_EECN.get_u32(body),
             starting_psn: Psn::truncate(STARTING_PSN.get_u32(body)),
             responder_resources: RESPONDER_RESOURCES.get_u8(body),
@@ -118,14 +121,15 @@ impl Rep {
 
     /// Writes a whole MAD.
     pub fn emit(&self, transaction_id: TransactionId, out: &mut [u8; MAD_LEN]) {
-        emit_message(
+        emit_message_with_options(
             AttributeId::REP,
             transaction_id,
+            self.ece.options,
             self.private_data.as_bytes(),
             out,
             |body| {
                 let [_, vendor_high, vendor_middle, vendor_low] =
-                    self.vendor_id.min(VENDOR_ID_MAX).to_be_bytes();
+                    self.ece.vendor_id.min(Ece::MAX_VENDOR_ID).to_be_bytes();
                 LOCAL_COMM_ID.put(body, self.local_comm_id.0);
                 REMOTE_COMM_ID.put(body, self.remote_comm_id.0);
                 LOCAL_QKEY.put(body, self.local_qkey.0);
@@ -165,9 +169,6 @@ const END_TO_END_FLOW_CONTROL: Field = Field::new("end-to-end flow control", 26,
 const RNR_RETRY_COUNT: Field = Field::new("RNR retry count", 27, 0, 3);
 const SRQ: Field = Field::new("SRQ", 27, 3, 1);
 const LOCAL_CA_GUID: Field = Field::new("local CA GUID", 28, 0, 64);
-
-/// The vendor ID lies in three pieces, so its width is checked as a whole.
-const VENDOR_ID_MAX: u32 = 0xFF_FFFF;
 
 const PRIVATE_DATA_LEN: usize = 196;
 const _: () = layout::check(Rep::FIELDS, 36, PRIVATE_DATA_LEN);

@@ -32,14 +32,15 @@
 //!
 //! Offsets count from the end of the MAD header.
 
-use super::PrivateData;
-use super::message::{body_of, emit_message, private_data};
+use super::message::{body_of, emit_message_with_options, options, private_data};
+use super::path::{PathFields, PathTable};
+use super::{Ece, PrivateData};
 use crate::error::WireError;
-use crate::layout::{self, Body, Field};
+use crate::layout::{self, Field};
 use crate::mad::{AttributeId, MAD_LEN};
 use crate::units::{
-    CommId, FlowLabel, Gid, Guid, IbTimeout, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, RetryCount,
-    ServiceId, TransactionId, TransportService,
+    CommId, Guid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount, ServiceId, TransactionId,
+    TransportService,
 };
 
 /// Request for communication: the active side asks for a connection.
@@ -47,8 +48,8 @@ use crate::units::{
 pub struct Req {
     /// The sender's name for the connection.
     pub local_comm_id: CommId,
-    /// The sender's vendor, 24 bits; the CM of Linux uses it for ECE.
-    pub vendor_id: u32,
+    /// What the sender offers beyond the specification.
+    pub ece: Ece,
     /// The service that is asked for.
     pub service_id: ServiceId,
     /// The sender's CA.
@@ -157,7 +158,10 @@ impl Req {
         let body = body_of(AttributeId::REQ, mad)?;
         Ok(Self {
             local_comm_id: CommId(LOCAL_COMM_ID.get_u32(body)),
-            vendor_id: VENDOR_ID.get_u32(body),
+            ece: Ece {
+                vendor_id: VENDOR_ID.get_u32(body),
+                options: options(mad),
+            },
             service_id: ServiceId(SERVICE_ID.get_u64(body)),
             local_ca_guid: Guid(LOCAL_CA_GUID.get_u64(body)),
             local_qkey: QKey(LOCAL_QKEY.get_u32(body)),
@@ -189,14 +193,15 @@ impl Req {
 
     /// Writes a whole MAD.
     pub fn emit(&self, transaction_id: TransactionId, out: &mut [u8; MAD_LEN]) {
-        emit_message(
+        emit_message_with_options(
             AttributeId::REQ,
             transaction_id,
+            self.ece.options,
             self.private_data.as_bytes(),
             out,
             |body| {
                 LOCAL_COMM_ID.put(body, self.local_comm_id.0);
-                VENDOR_ID.put(body, self.vendor_id);
+                VENDOR_ID.put(body, self.ece.vendor_id);
                 SERVICE_ID.put(body, self.service_id.0);
                 LOCAL_CA_GUID.put(body, self.local_ca_guid.0);
                 LOCAL_QKEY.put(body, self.local_qkey.0);
@@ -225,41 +230,6 @@ impl Req {
     }
 }
 
-/// One path of a REQ: local is the sender's end.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct PathFields {
-    /// The sender's LID; permissive on RoCE.
-    pub local_lid: Lid,
-    /// The receiver's LID; permissive on RoCE.
-    pub remote_lid: Lid,
-    /// The sender's GID.
-    pub local_gid: Gid,
-    /// The receiver's GID.
-    pub remote_gid: Gid,
-    /// The flow label.
-    pub flow_label: FlowLabel,
-    /// The packet rate.
-    pub packet_rate: Rate,
-    /// The traffic class.
-    pub traffic_class: u8,
-    /// The hop limit.
-    pub hop_limit: u8,
-    /// The service level, 4 bits.
-    pub service_level: u8,
-    /// Whether both ends are in one subnet.
-    pub subnet_local: bool,
-    /// How long the sender waits for an acknowledgement.
-    pub local_ack_timeout: IbTimeout,
-}
-
-impl PathFields {
-    /// Whether the path is absent: an alternate path that was not given is all zero.
-    #[must_use]
-    pub fn is_absent(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 const LOCAL_COMM_ID: Field = Field::new("local communication ID", 0, 0, 32);
 const VENDOR_ID: Field = Field::new("vendor ID", 5, 0, 24);
 const SERVICE_ID: Field = Field::new("service ID", 8, 0, 64);
@@ -284,72 +254,8 @@ const MAX_CM_RETRIES: Field = Field::new("max CM retries", 51, 0, 4);
 const SRQ: Field = Field::new("SRQ", 51, 4, 1);
 const EXTENDED_TRANSPORT: Field = Field::new("extended transport type", 51, 5, 3);
 
-/// The field table of a path that begins at some offset.
-struct PathTable {
-    local_lid: Field,
-    remote_lid: Field,
-    local_gid: Field,
-    remote_gid: Field,
-    flow_label: Field,
-    packet_rate: Field,
-    traffic_class: Field,
-    hop_limit: Field,
-    service_level: Field,
-    subnet_local: Field,
-    local_ack_timeout: Field,
-}
-
-impl PathTable {
-    const fn new(at: usize) -> Self {
-        Self {
-            local_lid: Field::new("local LID", at, 0, 16),
-            remote_lid: Field::new("remote LID", at + 2, 0, 16),
-            local_gid: Field::new("local GID", at + 4, 0, 128),
-            remote_gid: Field::new("remote GID", at + 20, 0, 128),
-            flow_label: Field::new("flow label", at + 36, 0, 20),
-            packet_rate: Field::new("packet rate", at + 39, 2, 6),
-            traffic_class: Field::new("traffic class", at + 40, 0, 8),
-            hop_limit: Field::new("hop limit", at + 41, 0, 8),
-            service_level: Field::new("SL", at + 42, 0, 4),
-            subnet_local: Field::new("subnet local", at + 42, 4, 1),
-            local_ack_timeout: Field::new("local ACK timeout", at + 43, 0, 5),
-        }
-    }
-
-    fn parse(&self, body: &Body) -> PathFields {
-        PathFields {
-            local_lid: Lid(self.local_lid.get_u16(body)),
-            remote_lid: Lid(self.remote_lid.get_u16(body)),
-            local_gid: self.local_gid.get_gid(body),
-            remote_gid: self.remote_gid.get_gid(body),
-            flow_label: FlowLabel::truncate(self.flow_label.get_u32(body)),
-            packet_rate: Rate(self.packet_rate.get_u8(body)),
-            traffic_class: self.traffic_class.get_u8(body),
-            hop_limit: self.hop_limit.get_u8(body),
-            service_level: self.service_level.get_u8(body),
-            subnet_local: self.subnet_local.get_bool(body),
-            local_ack_timeout: IbTimeout::truncate(self.local_ack_timeout.get_u8(body)),
-        }
-    }
-
-    fn emit(&self, path: &PathFields, body: &mut Body) {
-        self.local_lid.put(body, path.local_lid.0);
-        self.remote_lid.put(body, path.remote_lid.0);
-        self.local_gid.put_gid(body, path.local_gid);
-        self.remote_gid.put_gid(body, path.remote_gid);
-        self.flow_label.put(body, path.flow_label.get());
-        self.packet_rate.put(body, path.packet_rate.0);
-        self.traffic_class.put(body, path.traffic_class);
-        self.hop_limit.put(body, path.hop_limit);
-        self.service_level.put(body, path.service_level);
-        self.subnet_local.put(body, path.subnet_local);
-        self.local_ack_timeout
-            .put(body, path.local_ack_timeout.get());
-    }
-}
-
-const PRIMARY: PathTable = PathTable::new(52);
-const ALTERNATE: PathTable = PathTable::new(96);
+const PRIMARY: PathTable = PathTable::in_req(52);
+const ALTERNATE: PathTable = PathTable::in_req(96);
 
 const PRIVATE_DATA_LEN: usize = 92;
 const _: () = layout::check(Req::FIELDS, 140, PRIVATE_DATA_LEN);

@@ -42,6 +42,16 @@ impl Gid {
     pub const fn is_link_local(self) -> bool {
         matches!(self.to_ip(), IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
+
+    /// Whether this is a multicast group: an IPv4 group in its mapped form, or an IPv6 group. The group `239.1.2.3` has the
+    /// GID `::ffff:239.1.2.3`, as any other IPv4 address would.
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        match self.to_ip() {
+            IpAddr::V4(v4) => v4.is_multicast(),
+            IpAddr::V6(v6) => v6.is_multicast(),
+        }
+    }
 }
 
 impl From<IpAddr> for Gid {

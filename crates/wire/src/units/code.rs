@@ -102,9 +102,9 @@ impl fmt::Display for TransportService {
 pub struct RejReason(pub u16);
 
 macro_rules! reasons {
-    ($($name:ident = $value:literal, $text:literal;)*) => {
-        impl RejReason {
-            $(#[doc = concat!("Reason ", $value, ": ", $text, ".")]
+    ($type:ident, $noun:literal: $($name:ident = $value:literal, $text:literal;)*) => {
+        impl $type {
+            $(#[doc = concat!($noun, " ", $value, ": ", $text, ".")]
             pub const $name: Self = Self($value);)*
 
             /// What the code means, or `None` for a code without a name.
@@ -116,10 +116,20 @@ macro_rules! reasons {
                 }
             }
         }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.name() {
+                    Some(name) => write!(f, "{name} ({})", self.0),
+                    None => write!(f, concat!($noun, " {}"), self.0),
+                }
+            }
+        }
     };
 }
 
 reasons! {
+    RejReason, "reason":
     NO_QP = 1, "no QP available";
     NO_EEC = 2, "no EEC available";
     NO_RESOURCES = 3, "no resources";
@@ -156,11 +166,38 @@ reasons! {
     VENDOR_OPTION_NOT_SUPPORTED = 35, "vendor option not supported";
 }
 
-impl fmt::Display for RejReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => write!(f, "{name} ({})", self.0),
-            None => write!(f, "reason {}", self.0),
-        }
-    }
+/// The outcome of a SIDR_REQ (IBA Vol. 1 ch. 12, SIDR_REP, status).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+pub struct SidrStatus(pub u8);
+
+reasons! {
+    SidrStatus, "status":
+    SUCCESS = 0, "queue pair and Q_Key are valid";
+    UNSUPPORTED = 1, "service ID not supported";
+    REJECT = 2, "rejected by the service";
+    NO_QP = 3, "no QP available";
+    REDIRECT = 4, "redirected";
+    UNSUPPORTED_VERSION = 5, "version not supported";
+}
+
+/// The outcome of a LAP (IBA Vol. 1 ch. 12, APR, AP status).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+pub struct AprStatus(pub u8);
+
+reasons! {
+    AprStatus, "status":
+    SUCCESS = 0, "alternate path loaded";
+    INVALID_COMM_ID = 1, "invalid communication ID";
+    UNSUPPORTED = 2, "alternate paths not supported";
+    REJECT = 3, "alternate path rejected";
+    REDIRECT = 4, "alternate path redirected";
+    IS_CURRENT = 5, "alternate path is the current path";
+    INVALID_QPN = 6, "QPN or EECN does not match";
+    INVALID_LID = 7, "invalid LID";
+    INVALID_GID = 8, "invalid GID";
+    INVALID_FLOW_LABEL = 9, "invalid flow label";
+    INVALID_TRAFFIC_CLASS = 10, "invalid traffic class";
+    INVALID_HOP_LIMIT = 11, "invalid hop limit";
+    INVALID_PACKET_RATE = 12, "invalid packet rate";
+    INVALID_SL = 13, "invalid SL";
 }
