@@ -70,9 +70,13 @@ counters! {
     forward_received,
     /// Forwarded packets without the right token, or malformed.
     forward_bad,
+    /// Packets to a group that name another queue pair than 0xFFFFFF, or to one address that name it.
+    group_qp_bad,
+    /// Packets to a group of which this slot is no member, on the interface they came by.
+    group_not_joined,
     /// Datagrams that the receive queue had no room for.
     rxq_overflow,
-    /// Packets to an address or slot that nobody holds (in-memory wire).
+    /// Packets to an address or slot that nobody holds, or to a group without members (in-memory wire).
     no_receiver,
     /// Packets lost by an injected fault (in-memory wire).
     fault_lost,

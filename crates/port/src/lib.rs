@@ -25,7 +25,7 @@
 //!
 //! # Files
 //! `port.rs` the two kinds of endpoint behind one face; `udp.rs` sending and receiving on the real port;
-//! `slots.rs` the socket group; `mem.rs` the in-memory wire; `frame.rs` IP and UDP headers as on the wire and the
+//! `group.rs` multicast memberships; `slots.rs` the socket group; `mem.rs` the in-memory wire; `frame.rs` IP and UDP headers as on the wire and the
 //! ICRC; `pcap/` captures; `netlink/` interfaces and routes; `sys.rs` the only `unsafe` code.
 #![deny(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod counters;
 mod error;
 pub mod fdpass;
 mod frame;
+mod group;
 mod mem;
 pub mod netlink;
 pub mod pcap;
@@ -47,7 +48,7 @@ pub use oarlock_wire::ROCE_PORT;
 pub use batch::Batch;
 pub use counters::Counters;
 pub use error::{MemError, PortOwner, SlotsError};
-pub use mem::{Faults, MemHost, MemPort, MemWire};
+pub use mem::{Faults, MEM_IFINDEX, MemChanges, MemHost, MemPort, MemWire};
 pub use port::Port;
 pub use slots::{Renewal, UdpSlots};
 pub use sys::fork;

@@ -1,18 +1,23 @@
 //! A network in memory: any number of hosts with given addresses, each with 256 slots, and a pollable descriptor per
 //! slot. Packets are as on the wire, ICRC included. Loss, duplication and reordering can be switched on, from a seed.
+//! Addresses and the network interface of a host can come and go.
 
 mod fault;
+mod link;
 
 pub use fault::Faults;
+pub use link::MemChanges;
 
 use crate::counters::Counter;
 use crate::frame::{Flow, IpFields};
+use crate::group::Groups;
 use crate::pcap::{Capture, Tap};
 use crate::{Batch, Counters, MemError, ROCE_PORT, SLOTS};
 use fault::{Dice, Fate};
+use link::Link;
 use oarlock_wire::{AddressVector, FlowLabel, Gid};
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,6 +43,7 @@ pub struct MemPort {
     slot: u8,
     ready: Arc<OwnedFd>,
     queue: Arc<Mutex<Queue>>,
+    groups: Groups,
     counters: Counters,
     tap: Tap,
 }
@@ -83,21 +89,21 @@ impl MemWire {
         for address in &addresses {
             state.hosts.insert(*address, number);
         }
+        state.links.insert(number, Link::new(addresses));
         drop(state);
         Ok(MemHost {
             wire: self.clone(),
             host: Arc::new(HostEntry {
                 wire: self.clone(),
                 number,
-                addresses,
             }),
         })
     }
 
-    /// Whether some host has this address.
+    /// Whether some host has this address and can be reached.
     #[must_use]
     pub fn has_address(&self, address: IpAddr) -> bool {
-        self.lock().hosts.contains_key(&address.to_canonical())
+        self.lock().host_of(address.to_canonical()).is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -106,12 +112,6 @@ impl MemWire {
 }
 
 impl MemHost {
-    /// The host's addresses, in the order given.
-    #[must_use]
-    pub fn addresses(&self) -> &[IpAddr] {
-        &self.host.addresses
-    }
-
     /// The wire the host is on.
     #[must_use]
     pub fn wire(&self) -> &MemWire {
@@ -145,6 +145,7 @@ impl MemHost {
             slot,
             ready,
             queue,
+            groups: Groups::default(),
             counters: Counters::default(),
             tap: Tap::default(),
         })
@@ -165,7 +166,7 @@ impl MemPort {
     }
 
     pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
-        self.tap.set_with(captures, self.host.addresses());
+        self.tap.set_with(captures, &self.host.addresses());
     }
 
     pub(crate) fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
@@ -202,6 +203,30 @@ impl MemPort {
         Ok(())
     }
 
+    pub(crate) fn join_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let group = group.to_canonical();
+        self.groups.join(group, ifindex, |_| {
+            if ifindex != MEM_IFINDEX {
+                return Err(io::Error::from_raw_os_error(libc::ENODEV));
+            }
+            let member = (self.host.host.number, self.slot);
+            let mut wire = self.host.wire.lock();
+            wire.groups.entry(group).or_default().insert(member);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn leave_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let group = group.to_canonical();
+        self.groups.leave(group, ifindex, |_| {
+            self.host
+                .wire
+                .lock()
+                .leave((self.host.host.number, self.slot), |left| left == group);
+            Ok(())
+        })
+    }
+
     fn flow(&self, av: &AddressVector, packet: &[u8]) -> io::Result<Flow> {
         if packet.len() < BTH_LEN {
             return Err(io::Error::new(
@@ -210,7 +235,7 @@ impl MemPort {
             ));
         }
         let source = av.local.to_ip();
-        if !self.host.addresses().contains(&source) {
+        if self.host.wire.lock().host_of(source) != Some(self.host.host.number) {
             return Err(io::Error::new(
                 io::ErrorKind::AddrNotAvailable,
                 "the local address is not one of this host",
@@ -245,10 +270,13 @@ impl MemPort {
         self.counters.add(Counter::tx_packets, 1);
         self.tap.sent(&self.counters, &flow, ip, &[&datagram]);
         let slot = packet[5];
-        self.host
-            .wire
-            .lock()
-            .transmit(&self.counters, slot, InFlight { flow, ip, datagram });
+        let packet = InFlight { flow, ip, datagram };
+        let mut wire = self.host.wire.lock();
+        if flow.destination.is_multicast() {
+            wire.transmit_to_group(&self.counters, &packet);
+        } else {
+            wire.transmit(&self.counters, slot, packet);
+        }
         Ok(())
     }
 
@@ -263,6 +291,16 @@ impl MemPort {
                 self.counters.add(Counter::icrc_bad, 1);
                 continue;
             };
+            let destination = packet.flow.destination;
+            let to_group = destination.is_multicast();
+            let dest_qpn = &packet.datagram[5..8];
+            if to_group
+                && !self
+                    .groups
+                    .accept(&self.counters, destination, MEM_IFINDEX, dest_qpn)
+            {
+                continue;
+            }
             let ip = IpFields {
                 identification,
                 ..packet.ip
@@ -278,7 +316,7 @@ impl MemPort {
             let av = AddressVector {
                 local: Gid::from_ip(packet.flow.destination),
                 remote: Gid::from_ip(packet.flow.source),
-                scope_id: 0,
+                scope_id: if to_group { MEM_IFINDEX } else { 0 },
                 traffic_class: packet.ip.traffic_class,
                 hop_limit: packet.ip.hop_limit,
                 flow_label: FlowLabel::default(),
@@ -312,17 +350,20 @@ impl AsFd for MemPort {
 
 impl Drop for MemPort {
     fn drop(&mut self) {
-        self.host
-            .wire
-            .lock()
-            .slots
-            .remove(&(self.host.host.number, self.slot));
+        let slot = (self.host.host.number, self.slot);
+        let mut wire = self.host.wire.lock();
+        wire.slots.remove(&slot);
+        wire.leave(slot, |_| true);
     }
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Whose each address is.
     hosts: HashMap<IpAddr, u64>,
+    links: HashMap<u64, Link>,
+    /// The members of each group: host and slot.
+    groups: HashMap<IpAddr, BTreeSet<(u64, u8)>>,
     slots: HashMap<(u64, u8), SlotEntry>,
     next_host: u64,
     dice: Dice,
@@ -332,13 +373,14 @@ struct State {
 struct HostEntry {
     wire: MemWire,
     number: u64,
-    addresses: Vec<IpAddr>,
 }
 
 impl Drop for HostEntry {
     fn drop(&mut self) {
         let number = self.number;
-        self.wire.lock().hosts.retain(|_, host| *host != number);
+        let mut wire = self.wire.lock();
+        wire.hosts.retain(|_, host| *host != number);
+        wire.links.remove(&number);
     }
 }
 
@@ -367,34 +409,70 @@ struct InFlight {
 impl State {
     fn transmit(&mut self, counters: &Counters, slot: u8, packet: InFlight) {
         let entry = self
-            .hosts
-            .get(&packet.flow.destination)
-            .and_then(|host| self.slots.get_mut(&(*host, slot)));
-        let Some(entry) = entry else {
+            .host_of(packet.flow.destination)
+            .and_then(|host| self.slots.get_mut(&(host, slot)));
+        match entry {
+            Some(entry) => entry.receive(counters, self.dice.roll(), packet),
+            None => counters.add(Counter::no_receiver, 1),
+        }
+    }
+
+    /// One copy for each member that can be reached, those of the sender's host included.
+    fn transmit_to_group(&mut self, counters: &Counters, packet: &InFlight) {
+        let members = self.groups.get(&packet.flow.destination);
+        let mut reached = false;
+        for (host, slot) in members.into_iter().flatten() {
+            if self.links.get(host).is_some_and(|link| link.present)
+                && let Some(entry) = self.slots.get_mut(&(*host, *slot))
+            {
+                entry.receive(counters, self.dice.roll(), packet.clone());
+                reached = true;
+            }
+        }
+        if !reached {
             counters.add(Counter::no_receiver, 1);
-            return;
-        };
-        match self.dice.roll() {
+        }
+    }
+
+    /// The host that can be reached under an address.
+    fn host_of(&self, address: IpAddr) -> Option<u64> {
+        let host = *self.hosts.get(&address)?;
+        self.links.get(&host)?.present.then_some(host)
+    }
+
+    /// Ends memberships of a slot.
+    fn leave(&mut self, slot: (u64, u8), which: impl Fn(IpAddr) -> bool) {
+        self.groups.retain(|group, members| {
+            if which(*group) {
+                members.remove(&slot);
+            }
+            !members.is_empty()
+        });
+    }
+}
+
+impl SlotEntry {
+    /// What the dice say becomes of a packet to this slot.
+    fn receive(&mut self, counters: &Counters, fate: Fate, packet: InFlight) {
+        match fate {
             Fate::Lost => counters.add(Counter::fault_lost, 1),
-            Fate::Delivered => entry.deliver(packet),
+            Fate::Delivered => self.deliver(packet),
             Fate::Duplicated => {
                 counters.add(Counter::fault_duplicated, 1);
-                entry.deliver(packet.clone());
-                entry.deliver(packet);
+                self.deliver(packet.clone());
+                self.deliver(packet);
             }
             // Held back until the next packet has overtaken it. With no next packet it is as good as lost, and the
             // protocols above deal with that.
             Fate::Reordered => {
                 counters.add(Counter::fault_reordered, 1);
-                if let Some(earlier) = entry.held_back.replace(packet) {
-                    entry.deliver(earlier);
+                if let Some(earlier) = self.held_back.replace(packet) {
+                    self.deliver(earlier);
                 }
             }
         }
     }
-}
 
-impl SlotEntry {
     fn deliver(&mut self, packet: InFlight) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         for packet in [Some(packet), self.held_back.take()].into_iter().flatten() {
@@ -408,6 +486,8 @@ impl SlotEntry {
     }
 }
 
+/// The interface index of an in-memory host's only interface.
+pub const MEM_IFINDEX: u32 = 1;
 const BTH_LEN: usize = 12;
 const ICRC_LEN: usize = 4;
 /// As many packets as a socket with a receive buffer of some megabytes holds.

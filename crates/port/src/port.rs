@@ -3,6 +3,7 @@
 use crate::{Batch, Counters, MemPort, UdpPort, pcap::Capture};
 use oarlock_wire::AddressVector;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// One slot's endpoint: sends and receives RoCEv2 packets, from the BTH to the end of the padded payload.
@@ -32,6 +33,8 @@ impl Port {
     /// A packet for which the system has no room at the moment is dropped and counted, as on any network.
     /// `av.flow_label` and `av.service_level` do not reach the wire: an ordinary user cannot set the first without a
     /// lease, and the second has no place in RoCEv2.
+    ///
+    /// To a multicast group a packet leaves by the interface `av.scope_id`, and comes back to the members on this host.
     ///
     /// # Errors
     /// What a datagram socket says: no route, packet larger than the path's MTU, address not on this host.
@@ -70,6 +73,42 @@ impl Port {
         match self {
             Self::Udp(port) => port.recv(batch),
             Self::Mem(port) => port.recv(batch),
+        }
+    }
+
+    /// Makes this slot a member of a multicast group on one interface: from now on [`recv`](Self::recv) gives it one copy of
+    /// each packet to queue pair 0xFFFFFF of the group, those sent by this host and by this slot itself included.
+    /// `ifindex` is the interface's index (of an in-memory host: [`MEM_IFINDEX`](crate::MEM_IFINDEX)).
+    ///
+    /// On the real port the kernel tells the network (IGMP, MLD). The loopback interface carries no IPv6 multicast; there
+    /// an IPv4 group of our own takes its place, within this host.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: it is a member already. `EINVAL`: not a group, or no interface given. `ENODEV`: no such interface.
+    /// `EAFNOSUPPORT`: an IPv6 group where the system has no IPv6. `ENOBUFS`: in more IPv4 groups than the system lets one
+    /// socket join (`net.ipv4.igmp_max_memberships`, 20 as a rule); `ENOMEM`: the same for IPv6
+    /// (`net.core.optmem_max`).
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn join_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        match self {
+            Self::Udp(port) => port.join_group(group, ifindex),
+            Self::Mem(port) => port.join_group(group, ifindex),
+        }
+    }
+
+    /// Ends a membership. What is still in the queue for the group is dropped.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`: it is no member.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn leave_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        match self {
+            Self::Udp(port) => port.leave_group(group, ifindex),
+            Self::Mem(port) => port.leave_group(group, ifindex),
         }
     }
 

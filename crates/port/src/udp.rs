@@ -6,12 +6,14 @@
 //! never share a flow.
 
 mod forward;
+mod loopback;
 mod sender;
 
 pub use forward::ForwardToken;
 
 use crate::counters::Counter;
 use crate::frame::{Flow, IpFields};
+use crate::group::{self, Groups};
 use crate::pcap::{Capture, Tap};
 use crate::sys::{Received, receive_many};
 use crate::{Batch, Counters, ROCE_PORT};
@@ -19,6 +21,7 @@ use oarlock_wire::{AddressVector, FlowLabel, Gid};
 use sender::{Sender, Senders};
 use socket2::Socket;
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -31,6 +34,7 @@ pub struct UdpPort {
     socket: Socket,
     token: ForwardToken,
     senders: Senders,
+    groups: Groups,
     counters: Counters,
     tap: Tap,
 }
@@ -55,6 +59,7 @@ impl UdpPort {
             socket,
             token,
             senders: Senders::new(address.is_ipv6()),
+            groups: Groups::default(),
             counters: Counters::default(),
             tap: Tap::default(),
         })
@@ -74,6 +79,31 @@ impl UdpPort {
 
     pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
         self.tap.set(captures);
+    }
+
+    pub(crate) fn join_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let group = group.to_canonical();
+        let joined = loopback::carried(group, ifindex);
+        if joined.is_ipv6() && !self.senders.have_ipv6() {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
+        self.groups.join(group, ifindex, |others| {
+            if loopback::is_carried_for(joined, ifindex, others) {
+                return Ok(());
+            }
+            group::join(&self.socket, joined, ifindex)
+        })
+    }
+
+    pub(crate) fn leave_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let group = group.to_canonical();
+        let joined = loopback::carried(group, ifindex);
+        self.groups.leave(group, ifindex, |others| {
+            if loopback::is_carried_for(joined, ifindex, others) {
+                return Ok(());
+            }
+            group::leave(&self.socket, joined, ifindex)
+        })
     }
 
     /// The socket that a packet leaves from, and the addresses it leaves with.
@@ -110,7 +140,12 @@ impl UdpPort {
     pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
         let (sender, flow) = self.way(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
-        self.sent(1, sender.send(av, &flow, &[packet, &icrc], None))?;
+        let result = if loopback::carries(av, &flow) {
+            loopback::send(&self.senders, self.token, av, &flow, &[packet, &icrc])
+        } else {
+            sender.send(av, &flow, &[packet, &icrc], None)
+        };
+        self.sent(1, result)?;
         self.tap
             .sent(&self.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
         Ok(())
@@ -133,10 +168,13 @@ impl UdpPort {
             *icrc = flow.icrc(i as u16, packet)?;
             count += 1;
         }
-        self.sent(
-            count,
-            sender.send(av, &flow, &[run], (count > 1).then_some(segment as u16)),
-        )?;
+        let result = if loopback::carries(av, &flow) {
+            run.chunks(segment)
+                .try_for_each(|one| loopback::send(&self.senders, self.token, av, &flow, &[one]))
+        } else {
+            sender.send(av, &flow, &[run], (count > 1).then_some(segment as u16))
+        };
+        self.sent(count, result)?;
         if self.tap.is_on() {
             for (i, segment) in run.chunks(segment).enumerate() {
                 self.tap
@@ -238,8 +276,13 @@ impl UdpPort {
             }
             return;
         }
-        if self.is_ours(datagram) {
+        // What came to a group has come to every member, and is never handed on.
+        if arrival.flow.destination.is_multicast() || datagram[5] == self.slot {
             self.deliver(arrival, buffer, range, batch);
+            return;
+        }
+        if datagram[5..8] == group::MULTICAST_QPN {
+            self.counters.add(Counter::group_qp_bad, 1);
             return;
         }
         self.counters.add(Counter::foreign_qp, 1);
@@ -253,11 +296,24 @@ impl UdpPort {
     /// Checks the ICRC and puts the packet into the batch.
     fn deliver(&self, arrival: &Arrival, buffer: usize, range: Range<usize>, batch: &mut Batch) {
         let datagram = &batch.buffer(buffer)[range.clone()];
+        if datagram.len() < MIN_DATAGRAM {
+            self.counters.add(Counter::not_rocev2, 1);
+            return;
+        }
         let Some(identification) = arrival.flow.verify(datagram) else {
             self.counters.add(Counter::icrc_bad, 1);
             return;
         };
-        if !self.is_ours(datagram) {
+        let destination = arrival.flow.destination;
+        if destination.is_multicast() {
+            let dest_qpn = &datagram[5..8];
+            if !self
+                .groups
+                .accept(&self.counters, destination, arrival.interface, dest_qpn)
+            {
+                return;
+            }
+        } else if datagram[5] != self.slot {
             self.counters.add(Counter::foreign_qp, 1);
             return;
         }
@@ -273,11 +329,6 @@ impl UdpPort {
             buffer,
             range.start..range.end - ICRC_LEN,
         );
-    }
-
-    /// Whether the destination QP number lies in this slot, or is that of multicast.
-    fn is_ours(&self, datagram: &[u8]) -> bool {
-        datagram.len() >= MIN_DATAGRAM && (datagram[5] == self.slot || datagram[5..8] == [0xFF; 3])
     }
 }
 
@@ -302,7 +353,7 @@ impl Arrival {
         AddressVector {
             local: Gid::from_ip(self.flow.destination),
             remote,
-            scope_id: if remote.is_link_local() {
+            scope_id: if remote.is_link_local() || self.flow.destination.is_multicast() {
                 self.interface
             } else {
                 0

@@ -66,7 +66,7 @@ impl Network {
         Ok(Self {
             guid,
             port: Port::Mem(host.open(SERVICE_SLOT)?),
-            devices: Devices::in_memory(guid, host.addresses()),
+            devices: Devices::in_memory(guid, &host.addresses()),
             monitor: None,
             kind: Kind::Memory(host),
             free: free_slots()?,

@@ -50,16 +50,7 @@ pub(super) fn send(
         Ipv4Addr::LOCALHOST.into()
     };
     let sender = senders.get(ipv6, datagram[5])?;
-    let mut header = [0; HEADER_LEN];
-    header[0] = OPCODE;
-    header[5..8].copy_from_slice(&datagram[5..8]);
-    header[8..16].copy_from_slice(&token.0.to_be_bytes());
-    header[16..32].copy_from_slice(&Gid::from_ip(arrival.flow.source).0);
-    header[32..48].copy_from_slice(&Gid::from_ip(arrival.flow.destination).0);
-    header[48..50].copy_from_slice(&arrival.flow.source_port.to_be_bytes());
-    header[50] = arrival.traffic_class;
-    header[51] = arrival.hop_limit;
-    header[52..56].copy_from_slice(&arrival.interface.to_be_bytes());
+    let header = header(arrival, token, &datagram[5..8]);
     let flow = Flow {
         source: loopback,
         source_port: sender.port(),
@@ -68,6 +59,21 @@ pub(super) fn send(
     };
     let av = AddressVector::new(loopback.into(), loopback.into());
     sender.send(&av, &flow, &[&header, datagram], None)
+}
+
+/// What stands before a datagram that is handed on.
+pub(super) fn header(arrival: &Arrival, token: ForwardToken, dest_qpn: &[u8]) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    header[0] = OPCODE;
+    header[5..8].copy_from_slice(dest_qpn);
+    header[8..16].copy_from_slice(&token.0.to_be_bytes());
+    header[16..32].copy_from_slice(&Gid::from_ip(arrival.flow.source).0);
+    header[32..48].copy_from_slice(&Gid::from_ip(arrival.flow.destination).0);
+    header[48..50].copy_from_slice(&arrival.flow.source_port.to_be_bytes());
+    header[50] = arrival.traffic_class;
+    header[51] = arrival.hop_limit;
+    header[52..56].copy_from_slice(&arrival.interface.to_be_bytes());
+    header
 }
 
 /// Opens a forwarded packet: how it first arrived, and where the datagram begins. Nothing when it did not come over
@@ -80,10 +86,8 @@ pub(super) fn open(
     let header = datagram.first_chunk::<HEADER_LEN>()?;
     let field = |start: usize| Gid(header[start..start + 16].try_into().expect("16 bytes")).to_ip();
     let given = u64::from_be_bytes(header[8..16].try_into().expect("8 bytes"));
-    if !arrival.flow.source.is_loopback()
-        || !arrival.flow.destination.is_loopback()
-        || given != token.0
-    {
+    let to_us = arrival.flow.destination.is_loopback() || super::loopback::is_carrier(arrival);
+    if !arrival.flow.source.is_loopback() || !to_us || given != token.0 {
         return None;
     }
     let first = Arrival {

@@ -33,6 +33,11 @@ impl Senders {
         }
     }
 
+    /// Whether the system has IPv6.
+    pub(crate) fn have_ipv6(&self) -> bool {
+        self.ipv6
+    }
+
     /// The socket for a slot of a remote host.
     pub(crate) fn get(&self, ipv6: bool, slot: u8) -> io::Result<&Sender> {
         if ipv6 && !self.ipv6 {
@@ -131,10 +136,20 @@ impl Sender {
             bytes: [0; 128],
             len: 0,
         };
+        // A group is reached by one interface, and the system's default for its hop limit is 1.
+        let to_group = flow.destination.is_multicast();
+        let hop_limit = if to_group {
+            hop_limit(av)
+        } else {
+            av.hop_limit
+        };
         match flow.source {
             // struct in_pktinfo: interface, source address, unused.
             IpAddr::V4(ip) => {
                 let mut info = [0; 12];
+                if to_group {
+                    info[..4].copy_from_slice(&av.scope_id.to_ne_bytes());
+                }
                 info[4..8].copy_from_slice(&ip.octets());
                 control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
                 if av.traffic_class != 0 {
@@ -144,11 +159,11 @@ impl Sender {
                         &i32::from(av.traffic_class).to_ne_bytes(),
                     );
                 }
-                if av.hop_limit != 0 {
+                if hop_limit != 0 {
                     control.push(
                         libc::IPPROTO_IP,
                         libc::IP_TTL,
-                        &i32::from(av.hop_limit).to_ne_bytes(),
+                        &i32::from(hop_limit).to_ne_bytes(),
                     );
                 }
             }
@@ -156,7 +171,7 @@ impl Sender {
             IpAddr::V6(ip) => {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&ip.octets());
-                if ip.is_unicast_link_local() {
+                if to_group || ip.is_unicast_link_local() {
                     info[16..].copy_from_slice(&av.scope_id.to_ne_bytes());
                 }
                 control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
@@ -167,11 +182,11 @@ impl Sender {
                         &i32::from(av.traffic_class).to_ne_bytes(),
                     );
                 }
-                if av.hop_limit != 0 {
+                if hop_limit != 0 {
                     control.push(
                         libc::IPPROTO_IPV6,
                         libc::IPV6_HOPLIMIT,
-                        &i32::from(av.hop_limit).to_ne_bytes(),
+                        &i32::from(hop_limit).to_ne_bytes(),
                     );
                 }
             }
