@@ -297,4 +297,6 @@ const RECEIVE_BUFFER: i32 = 4 << 20;
 const DRAIN_MAX: usize = 1 << 16;
 
 #[cfg(test)]
+mod groups;
+#[cfg(test)]
 mod tests;

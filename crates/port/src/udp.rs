@@ -10,6 +10,8 @@ mod loopback;
 mod sender;
 
 pub use forward::ForwardToken;
+#[cfg(test)]
+pub(crate) use loopback::carrier as carrier_of;
 
 use crate::counters::Counter;
 use crate::frame::{Flow, IpFields};
@@ -84,7 +86,7 @@ impl UdpPort {
     pub(crate) fn join_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         let group = group.to_canonical();
         let joined = loopback::carried(group, ifindex);
-        if joined.is_ipv6() && !self.senders.have_ipv6() {
+        if group.is_ipv6() && !self.senders.have_ipv6() {
             return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
         }
         self.groups.join(group, ifindex, |others| {

@@ -166,3 +166,157 @@ fn a_run_and_a_capture_are_as_on_the_wire() {
     }
     assert!(reader.next_record().unwrap().is_none());
 }
+
+/// A packet to a group: queue pair 0xFFFFFF.
+fn to_group(mark: u32) -> Vec<u8> {
+    let mut packet = packet(0xFF, mark);
+    packet[5..8].copy_from_slice(&[0xFF; 3]);
+    packet
+}
+
+#[test]
+fn every_member_of_a_group_gets_one_copy_and_nobody_else_any() {
+    let wire = MemWire::new();
+    let (a, b) = (host(&wire, "192.0.2.1"), host(&wire, "192.0.2.2"));
+    let open = |host: &MemHost, slot| Port::Mem(host.open(slot).unwrap());
+    let (sender, one, two, other) = (open(&a, 1), open(&b, 1), open(&b, 2), open(&b, 3));
+    let group: IpAddr = "239.1.2.3".parse().unwrap();
+    for member in [&sender, &one, &two] {
+        member.join_group(group, MEM_IFINDEX).unwrap();
+    }
+    other
+        .join_group("239.1.2.4".parse().unwrap(), MEM_IFINDEX)
+        .unwrap();
+    let av = path("192.0.2.1", "239.1.2.3");
+    sender.send(&av, &to_group(1)).unwrap();
+    let mut burst = [to_group(2), vec![0; 4], to_group(3), vec![0; 4]].concat();
+    sender.send_run(&av, &mut burst, 20).unwrap();
+    sender.send(&av, &packet(1, 4)).unwrap();
+    let mut batch = Batch::default();
+    assert_eq!(one.recv(&mut batch).unwrap(), 3);
+    let seen = batch.iter().next().unwrap().0;
+    let expected = AddressVector {
+        scope_id: MEM_IFINDEX,
+        ..av.reversed()
+    };
+    assert_eq!(seen, expected);
+    assert_eq!(
+        (marks(&two), marks(&sender)),
+        (vec![1, 2, 3], vec![1, 2, 3])
+    );
+    assert!(marks(&one).is_empty() && marks(&other).is_empty());
+    assert_eq!(
+        two.counters().group_qp_bad(),
+        1,
+        "it named another queue pair"
+    );
+    // What is in the queue when a membership ends is not delivered, and nothing more comes.
+    sender.send(&av, &to_group(5)).unwrap();
+    one.leave_group(group, MEM_IFINDEX).unwrap();
+    sender.send(&av, &to_group(6)).unwrap();
+    assert_eq!((marks(&one), marks(&two)), (vec![], vec![5, 6]));
+    assert_eq!(one.counters().group_not_joined(), 1);
+    drop(two);
+    sender.leave_group(group, MEM_IFINDEX).unwrap();
+    sender.send(&av, &to_group(7)).unwrap();
+    assert_eq!(sender.counters().no_receiver(), 1);
+    assert!(marks(&sender).is_empty());
+}
+
+#[test]
+fn memberships_in_memory_are_refused_as_on_the_real_port() {
+    let wire = MemWire::new();
+    let port = Port::Mem(host(&wire, "192.0.2.1").open(1).unwrap());
+    let errno = |result: io::Result<()>| result.unwrap_err().raw_os_error().unwrap();
+    let group: IpAddr = "ff05::1".parse().unwrap();
+    assert_eq!(errno(port.join_group(group, 0)), libc::EINVAL);
+    assert_eq!(
+        errno(port.join_group("192.0.2.1".parse().unwrap(), MEM_IFINDEX)),
+        libc::EINVAL
+    );
+    assert_eq!(errno(port.join_group(group, MEM_IFINDEX + 1)), libc::ENODEV);
+    assert_eq!(
+        errno(port.leave_group(group, MEM_IFINDEX)),
+        libc::EADDRNOTAVAIL
+    );
+    port.join_group(group, MEM_IFINDEX).unwrap();
+    assert_eq!(errno(port.join_group(group, MEM_IFINDEX)), libc::EADDRINUSE);
+}
+
+/// Faults fall on each member's copy by itself.
+#[test]
+fn a_copy_to_one_member_may_be_lost_alone() {
+    let wire = MemWire::with_faults(Faults {
+        seed: 1,
+        loss: 0.5,
+        ..Faults::default()
+    });
+    let a = host(&wire, "192.0.2.1");
+    let ports = [1, 2].map(|slot| Port::Mem(a.open(slot).unwrap()));
+    for port in &ports {
+        port.join_group("239.1.2.3".parse().unwrap(), MEM_IFINDEX)
+            .unwrap();
+    }
+    for mark in 0..100 {
+        ports[0]
+            .send(&path("192.0.2.1", "239.1.2.3"), &to_group(mark))
+            .unwrap();
+    }
+    let [one, two] = ports.each_ref().map(marks);
+    assert_ne!(one, two);
+    let lost = ports[0].counters().fault_lost();
+    assert_eq!((one.len() + two.len()) as u64 + lost, 200);
+}
+
+#[test]
+fn addresses_and_the_interface_come_and_go_and_watchers_are_told() {
+    let wire = MemWire::new();
+    let (a, b) = (host(&wire, "192.0.2.1"), host(&wire, "192.0.2.2"));
+    let changes = a.changes().unwrap();
+    let (sender, receiver) = (Port::Mem(b.open(1).unwrap()), Port::Mem(a.open(2).unwrap()));
+    let passes = |to: &str, mark| {
+        sender
+            .send(&path("192.0.2.2", to), &packet(2, mark))
+            .unwrap();
+        marks(&receiver) == [mark]
+    };
+    let group: IpAddr = "239.1.2.3".parse().unwrap();
+    receiver.join_group(group, MEM_IFINDEX).unwrap();
+    assert!(!changes.take());
+    let more: IpAddr = "192.0.2.11".parse().unwrap();
+    assert!(!passes("192.0.2.11", 1));
+    a.add_address(more).unwrap();
+    a.add_address(more).unwrap();
+    assert!(changes.take() && !changes.take());
+    assert!(passes("192.0.2.11", 2) && passes("192.0.2.1", 3));
+    assert_eq!(b.add_address(more), Err(MemError::AddressTaken(more)));
+    assert!(!b.remove_address(more) && a.remove_address("192.0.2.1".parse().unwrap()));
+    assert!(changes.take());
+    assert_eq!(a.addresses(), [more]);
+    assert!(!passes("192.0.2.1", 4) && passes("192.0.2.11", 5));
+    let error = receiver
+        .send(&path("192.0.2.1", "192.0.2.2"), &packet(1, 0))
+        .unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    a.remove_device();
+    a.remove_device();
+    assert!(changes.take() && !a.has_device());
+    assert!(!wire.has_address(more) && !passes("192.0.2.11", 6));
+    sender
+        .send(&path("192.0.2.2", "239.1.2.3"), &to_group(7))
+        .unwrap();
+    assert!(marks(&receiver).is_empty());
+    let error = receiver
+        .send(&path("192.0.2.11", "192.0.2.2"), &packet(1, 0))
+        .unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    assert_eq!(b.add_address(more), Err(MemError::AddressTaken(more)));
+    a.restore_device();
+    assert!(changes.take() && passes("192.0.2.11", 8));
+    sender
+        .send(&path("192.0.2.2", "239.1.2.3"), &to_group(9))
+        .unwrap();
+    assert_eq!(marks(&receiver), [9], "the membership has stayed");
+    drop(changes);
+    a.remove_device();
+}

@@ -9,19 +9,19 @@ use std::net::UdpSocket;
 const TOKEN: ForwardToken = ForwardToken(0x0123_4567_89AB_CDEF);
 
 /// A slot's endpoint with a copy of the group's socket, as a borrower has it.
-fn borrow(slots: &UdpSlots, slot: u8) -> Port {
+pub(super) fn borrow(slots: &UdpSlots, slot: u8) -> Port {
     let socket = slots.socket(slot).unwrap().try_clone_to_owned().unwrap();
     Port::Udp(UdpPort::new(slot, socket, TOKEN).unwrap())
 }
 
 /// A packet to a queue pair of `slot`: opcode SEND ONLY, `mark` as payload.
-fn packet(slot: u8, mark: u32) -> Vec<u8> {
+pub(super) fn packet(slot: u8, mark: u32) -> Vec<u8> {
     let mut packet = vec![0x04, 0, 0xFF, 0xFF, 0, slot, 0, 7, 0, 0, 0, 0];
     packet.extend(mark.to_be_bytes());
     packet
 }
 
-fn marks(port: &Port, want: usize) -> Vec<(AddressVector, u32)> {
+pub(super) fn marks(port: &Port, want: usize) -> Vec<(AddressVector, u32)> {
     let mut batch = Batch::default();
     let mut found = Vec::new();
     // Loopback delivers before the sending call returns; a few rounds more cost nothing.
@@ -45,7 +45,7 @@ fn path(local: &str, remote: &str) -> AddressVector {
     AddressVector::new(gid(local), gid(remote))
 }
 
-fn counter(port: &Port, name: &str) -> u64 {
+pub(super) fn counter(port: &Port, name: &str) -> u64 {
     port.counters()
         .iter()
         .find(|(n, _)| *n == name)

@@ -10,5 +10,15 @@ pub(crate) fn in_own_namespace(test: &str, body: impl FnOnce()) {
     });
 }
 
+/// Runs a command line that sets something up in this namespace.
+pub(crate) fn run(line: &str) {
+    let output = std::process::Command::new("sh")
+        .args(["-c", line])
+        .output()
+        .expect("a shell is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {said}");
+}
+
 /// A new namespace's loopback interface is its first (Linux `LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;

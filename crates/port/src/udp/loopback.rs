@@ -11,7 +11,7 @@ use super::{Arrival, Senders};
 use crate::ROCE_PORT;
 use crate::frame::Flow;
 use crate::group::MULTICAST_QPN;
-use oarlock_wire::AddressVector;
+use oarlock_wire::{AddressVector, Gid};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -25,16 +25,20 @@ pub(super) fn carries(av: &AddressVector, flow: &Flow) -> bool {
 /// The group that stands for `group` on an interface: itself, or its carrier.
 pub(super) fn carried(group: IpAddr, ifindex: u32) -> IpAddr {
     match group {
-        IpAddr::V6(group) if ifindex == LOOPBACK => {
-            let [a, b] = group
-                .segments()
-                .into_iter()
-                .fold(0, |fold: u16, segment| fold.rotate_left(5) ^ segment)
-                .to_be_bytes();
-            Ipv4Addr::new(CARRIERS[0], CARRIERS[1], a, b).into()
-        }
+        IpAddr::V6(_) if ifindex == LOOPBACK => carrier(group),
         group => group,
     }
+}
+
+/// The carrier of a group.
+pub(crate) fn carrier(group: IpAddr) -> IpAddr {
+    let [a, b] = Gid::from_ip(group)
+        .0
+        .chunks(2)
+        .map(|word| u16::from_be_bytes([word[0], word[1]]))
+        .fold(0, |fold: u16, word| fold.rotate_left(5) ^ word)
+        .to_be_bytes();
+    Ipv4Addr::new(CARRIERS[0], CARRIERS[1], a, b).into()
 }
 
 /// Whether one of these memberships already needs the group `joined` on that interface.
@@ -69,7 +73,7 @@ pub(super) fn send(
     let carrier = Flow {
         source: Ipv4Addr::LOCALHOST.into(),
         source_port: sender.port(),
-        destination: carried(flow.destination, LOOPBACK),
+        destination: carrier(flow.destination),
         destination_port: ROCE_PORT,
     };
     let to_carrier = AddressVector {
