@@ -5,25 +5,28 @@ use std::fmt;
 use std::time::Duration;
 
 use oarlock_wire::Time;
-use oarlock_wire::cm::{CmMessage, PrivateData};
+use oarlock_wire::cm::{Ari, CmMessage, PrivateData};
 use oarlock_wire::mad::MAD_LEN;
 use oarlock_wire::units::{
-    AddressVector, CommId, Gid, IbTimeout, Psn, Qpn, RejReason, ServiceId, TransactionId,
+    AddressVector, AprStatus, CommId, Gid, IbTimeout, Psn, Qpn, RejReason, ServiceId, TransactionId,
 };
 
-use crate::conn::{Base, Conn, Cx, Outcome, Role, State, active, cm_wait, passive, teardown};
+use crate::conn::{
+    Base, Conn, Cx, Outcome, Role, State, active, cm_wait, lap, passive, sidr, teardown,
+};
 use crate::index::{Index, Slot};
 use crate::output::Output;
 use crate::random::Random;
 use crate::timers::Timers;
 use crate::{
-    AcceptParams, Config, ConnectParams, Counters, DropReason, Error, Event, Seed, StateName,
-    Transmit,
+    AcceptParams, AlternatePathParams, Config, ConnectParams, Counters, DropReason, Error, Event,
+    LapState, MessageName, Seed, SidrParams, SidrReplyParams, StateName, Transmit,
 };
 
 mod dispatch;
+mod resolve;
 
-/// A connection of a [`Cm`]. Dead after [`Cm::destroy`]; never used for another connection.
+/// A connection or a resolution of a [`Cm`]. Dead after [`Cm::destroy`]; never used for another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnId {
     slot: Slot,
@@ -111,7 +114,7 @@ impl Cm {
         Psn::truncate(self.random.wire_u32())
     }
 
-    /// Accepts requests for `service_id`: they arrive as [`Event::ReqReceived`].
+    /// Accepts requests for `service_id`: they arrive as [`Event::ReqReceived`] and [`Event::SidrReqReceived`].
     ///
     /// # Errors
     /// `ServiceIdInUse`.
@@ -146,11 +149,7 @@ impl Cm {
     #[doc(alias = "ib_send_cm_req")]
     pub fn connect(&mut self, now: Time, params: ConnectParams) -> Result<ConnId, Error> {
         let mut req = active::request(&params, CommId::default(), self.config.ca_guid)?;
-        if self.live >= self.config.max_connections {
-            return Err(Error::TooManyConnections {
-                max: self.config.max_connections,
-            });
-        }
+        self.check_room()?;
         let wait = self.config.req_wait.unwrap_or_else(|| {
             2 * cm_wait(params.packet_life_time) + cm_wait(params.response_timeout)
         });
@@ -168,6 +167,8 @@ impl Cm {
             packet_life_time: params.packet_life_time,
             // Until the REP tells the delay of the peer's CA.
             ack_timeout: IbTimeout::new(one_way + 1).unwrap_or(IbTimeout::MAX),
+            alternate_offered: false,
+            laps_sent: 0,
         });
         self.step(now, id.slot, |_, cx| {
             req.local_comm_id = cx.base.local_comm_id;
@@ -226,18 +227,18 @@ impl Cm {
     ) -> Result<(), Error> {
         let rej = oarlock_wire::cm::Rej {
             reason,
-            additional_info: oarlock_wire::cm::Ari::from_slice(additional_info)?,
+            additional_info: Ari::from_slice(additional_info)?,
             private_data: PrivateData::from_slice(private_data)?,
             ..teardown::rej(reason, &[])
         };
         self.call(now, id, |state, cx| teardown::reject(state, rej, cx))
     }
 
-    /// Prepares an MRA that asks the peer to wait `service_timeout`. It is sent when the peer repeats its REQ or REP, not
+    /// Prepares an MRA that asks the peer to wait `service_timeout`. It is sent when the peer repeats its REQ, REP or LAP, not
     /// before: a quick decision costs no extra message.
     ///
     /// # Errors
-    /// `WrongState` unless REQ_RCVD or REP_RCVD; `UnknownId`.
+    /// `WrongState` unless REQ_RCVD, REP_RCVD or ESTABLISHED; there `WrongLapState` unless LAP_RCVD; `UnknownId`.
     #[doc(alias = "ib_send_cm_mra")]
     pub fn send_mra(
         &mut self,
@@ -245,8 +246,8 @@ impl Cm {
         id: ConnId,
         service_timeout: IbTimeout,
     ) -> Result<(), Error> {
-        self.call(now, id, |state, _| {
-            passive::prepare_mra(state, service_timeout)
+        self.call(now, id, |state, cx| {
+            passive::prepare_mra(state, service_timeout, cx)
         })
     }
 
@@ -281,17 +282,117 @@ impl Cm {
         })
     }
 
-    /// Forgets a request without a word, as when the backlog is full: the peer repeats its REQ, which is a new request.
+    /// Asks the peer for the queue pair and Q_Key of a datagram service: sends a SIDR_REQ. The result is
+    /// [`Event::SidrRepReceived`], which may be a refusal, or [`Event::SidrReqError`].
+    ///
+    /// The request is repeated every `response_timeout` unless [`Config::sidr_wait`] says otherwise.
     ///
     /// # Errors
-    /// `WrongState` unless REQ_RCVD or MRA_REQ_SENT; `UnknownId`.
+    /// `PrivateDataTooLong` (216 bytes), `TooManyRetries` (15), `TooManyConnections`.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, SIDR_REQ.
+    #[doc(alias = "ib_send_cm_sidr_req")]
+    pub fn sidr_request(&mut self, now: Time, params: SidrParams) -> Result<ConnId, Error> {
+        let mut req = sidr::request(&params, CommId::default())?;
+        self.check_room()?;
+        let wait = self
+            .config
+            .sidr_wait
+            .unwrap_or_else(|| cm_wait(params.response_timeout));
+        let id = self.open(|id, local_comm_id, own_tid| Base {
+            max_cm_retries: params.max_cm_retries,
+            ..Base::of_resolution(id, Role::Resolver, local_comm_id, params.av, own_tid, wait)
+        });
+        self.step(now, id.slot, |_, cx| {
+            req.request_id = cx.base.local_comm_id;
+            (sidr::ask(req, &params, cx), ())
+        });
+        Ok(id)
+    }
+
+    /// Answers a SIDR_REQ: sends the SIDR_REP, and again whenever the request comes again, until the resolution is
+    /// destroyed.
+    ///
+    /// # Errors
+    /// `WrongState` unless SIDR_REQ_RCVD; `AdditionalInfoTooLong` (72 bytes); `PrivateDataTooLong` (136 bytes); `UnknownId`.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, SIDR_REP.
+    #[doc(alias = "ib_send_cm_sidr_rep")]
+    pub fn sidr_reply(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        params: SidrReplyParams,
+    ) -> Result<(), Error> {
+        let rep = sidr::reply(&params)?;
+        self.call(now, id, |state, cx| sidr::answer(state, rep, cx))
+    }
+
+    /// Asks the peer of a live connection to load an alternate path: sends a LAP. The result is [`Event::AprReceived`],
+    /// which may be a refusal, or [`Event::LapError`]. The connection lives on in any case.
+    ///
+    /// The LAP is repeated every 2 packet life times + `response_timeout` unless [`Config::lap_wait`] says otherwise, as often
+    /// as the REQ of the connection. When both sides ask at once, the LAP of the passive side gives way (`LapError`).
+    ///
+    /// # Errors
+    /// `WrongState` unless ESTABLISHED; there `WrongLapState` unless LAP_IDLE; `PrivateDataTooLong` (168 bytes);
+    /// `UnknownId`.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, LAP.
+    #[doc(alias = "ib_send_cm_lap")]
+    pub fn load_alternate_path(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        params: AlternatePathParams,
+    ) -> Result<(), Error> {
+        let private_data = PrivateData::from_slice(&params.private_data)?;
+        self.call(now, id, |state, cx| {
+            lap::load(state, &params, private_data, cx)
+        })
+    }
+
+    /// Answers a LAP: sends the APR, and again if the same LAP comes again.
+    ///
+    /// # Errors
+    /// `WrongState` unless ESTABLISHED; there `WrongLapState` unless LAP_RCVD or MRA_LAP_SENT; `AdditionalInfoTooLong`
+    /// (72 bytes); `PrivateDataTooLong` (148 bytes); `UnknownId`.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, APR.
+    #[doc(alias = "ib_send_cm_apr")]
+    pub fn answer_alternate_path(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        status: AprStatus,
+        additional_info: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        let additional_info = Ari::from_slice(additional_info)?;
+        let private_data = PrivateData::from_slice(private_data)?;
+        self.call(now, id, |state, cx| {
+            lap::answer(state, status, additional_info, private_data, cx)
+        })
+    }
+
+    /// Forgets a request without a word, as when the backlog is full: the peer repeats its REQ or SIDR_REQ, which is a new
+    /// request.
+    ///
+    /// # Errors
+    /// `WrongState` unless REQ_RCVD, MRA_REQ_SENT or SIDR_REQ_RCVD; `UnknownId`.
     pub fn drop_request(&mut self, now: Time, id: ConnId) -> Result<(), Error> {
-        self.call(now, id, |state, cx| match state {
-            State::ReqRcvd { .. } | State::MraReqSent { .. } => {
-                cx.out.drop_message(DropReason::ByListener);
-                (State::Idle { peer: None }, Ok(()))
-            }
-            other => crate::conn::wrong_state(other, "drop_request"),
+        self.call(now, id, |state, cx| {
+            let request = match state {
+                State::ReqRcvd { .. } | State::MraReqSent { .. } => MessageName::Req,
+                State::SidrReqRcvd { .. } => MessageName::SidrReq,
+                other => return crate::conn::wrong_state(other, "drop_request"),
+            };
+            cx.out.drop_message(request, DropReason::ByListener);
+            (State::Idle { peer: None }, Ok(()))
         })?;
         self.remove(id.slot);
         Ok(())
@@ -299,7 +400,7 @@ impl Cm {
 
     /// Ends a connection in whatever state, and its id. The peer is told once: by a REJ (timeout) while our REQ is out, a
     /// REJ (consumer defined) while a decision is pending or our REP is out, a DREQ when connected, a DREP when it
-    /// disconnects. There are no events for `id` afterwards. An id that is gone already is ignored.
+    /// disconnects, a SIDR_REP (rejected) while its SIDR_REQ is not answered. There are no events for `id` afterwards. An id that is gone already is ignored.
     #[doc(alias = "ib_destroy_cm_id")]
     pub fn destroy(&mut self, now: Time, id: ConnId) {
         if self.conn(id).is_none() {
@@ -360,13 +461,13 @@ impl Cm {
         &self.out.counters
     }
 
-    /// How many connections exist, in whatever state.
+    /// How many connections and resolutions exist, in whatever state.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.live
     }
 
-    /// How many passive connections exist that are not established yet.
+    /// How many passive connections exist that are not established yet, and requests for a resolution that are not answered.
     #[must_use]
     pub fn half_open(&self) -> usize {
         self.half_open
@@ -378,7 +479,13 @@ impl Cm {
         self.conn(id).map(|conn| conn.state.name())
     }
 
-    /// Our comm id of a connection, under which captures show it.
+    /// Where a connection stands with an alternate path; `None` if it does not exist any more.
+    #[must_use]
+    pub fn lap_state(&self, id: ConnId) -> Option<LapState> {
+        self.conn(id).map(|conn| conn.state.lap_state())
+    }
+
+    /// Our comm id of a connection, or the request id of a resolution of ours: under it captures show them.
     #[must_use]
     pub fn comm_id(&self, id: ConnId) -> Option<CommId> {
         self.conn(id).map(|conn| conn.base.local_comm_id)
@@ -393,6 +500,15 @@ impl Cm {
             entry.conn.as_ref()
         } else {
             None
+        }
+    }
+
+    fn check_room(&self) -> Result<(), Error> {
+        let max = self.config.max_connections;
+        if self.live < max {
+            Ok(())
+        } else {
+            Err(Error::TooManyConnections { max })
         }
     }
 
@@ -486,6 +602,17 @@ impl Cm {
             }
             conn.indexed = peer;
         }
+        let request = conn.state.sidr_request().map(|request| request.request_id);
+        if request != conn.indexed_request {
+            let address = conn.base.av.peer();
+            if let Some(old) = conn.indexed_request.take() {
+                self.index.remove_sidr_request(old, address, slot);
+            }
+            if let Some(new) = request {
+                self.index.insert_sidr_request(new, address, slot);
+            }
+            conn.indexed_request = request;
+        }
         let deadline = conn.state.deadline();
         self.timers.rearm(slot, conn.armed, deadline);
         conn.armed = deadline;
@@ -505,7 +632,7 @@ impl Cm {
 
     /// Entries of the index, armed timers: for tests of leaks.
     #[cfg(test)]
-    pub(crate) fn footprint(&self) -> ([usize; 3], usize) {
+    pub(crate) fn footprint(&self) -> ([usize; 4], usize) {
         (self.index.sizes(), self.timers.len())
     }
 
@@ -516,7 +643,7 @@ impl Cm {
             return;
         };
         debug_assert!(
-            conn.indexed.is_none() && conn.armed.is_none(),
+            conn.indexed.is_none() && conn.indexed_request.is_none() && conn.armed.is_none(),
             "in IDLE nothing is indexed and no timer runs"
         );
         entry.generation = entry.generation.wrapping_add(1);
@@ -525,6 +652,9 @@ impl Cm {
         self.live -= 1;
     }
 }
+
+/// A queue pair that is not known yet: a passive connection learns its own when the caller accepts.
+const UNKNOWN_QPN: Qpn = Qpn::QP0;
 
 /// How long a passive connection waits for an answer, as the peer's REQ says.
 fn claimed_wait(config: &Config, timeout: IbTimeout) -> Duration {
@@ -543,6 +673,3 @@ impl fmt::Debug for Cm {
             .finish_non_exhaustive()
     }
 }
-
-/// A queue pair that is not known yet: a passive connection learns its own when the caller accepts.
-const UNKNOWN_QPN: Qpn = Qpn::QP0;

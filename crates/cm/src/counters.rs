@@ -2,54 +2,62 @@
 
 use oarlock_wire::error::WireErrorKind;
 
-/// The CM messages, as counters and the transition table name them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "indexes the counter tables; a new message is a new column everywhere"
-)]
-pub enum MessageName {
-    /// Request for communication.
-    Req,
-    /// Message receipt acknowledgement.
-    Mra,
-    /// Rejection.
-    Rej,
-    /// Reply to a request for communication.
-    Rep,
-    /// Ready to use.
-    Rtu,
-    /// Request to disconnect.
-    Dreq,
-    /// Reply to a request to disconnect.
-    Drep,
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident => $text:literal, $lower:literal;)*) => {
+        /// The CM messages, as counters and the transition table name them.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[expect(
+            clippy::exhaustive_enums,
+            reason = "indexes the counter tables; a new message is a new column everywhere"
+        )]
+        pub enum MessageName {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl MessageName {
+            /// Every message.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The specification's name: `REQ`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+
+        const SENT: [&str; MESSAGES] = [$(concat!($lower, "_sent"),)*];
+        const RECEIVED: [&str; MESSAGES] = [$(concat!($lower, "_received"),)*];
+        const RETRIED: [&str; MESSAGES] = [$(concat!($lower, "_retried"),)*];
+        const DUPLICATE: [&str; MESSAGES] = [$(concat!($lower, "_duplicate"),)*];
+        const DROPPED: [&str; MESSAGES] = [$(concat!($lower, "_dropped"),)*];
+    };
 }
 
-impl MessageName {
-    /// Every message.
-    pub const ALL: [Self; 7] = [
-        Self::Req,
-        Self::Mra,
-        Self::Rej,
-        Self::Rep,
-        Self::Rtu,
-        Self::Dreq,
-        Self::Drep,
-    ];
-
-    /// The specification's name: `REQ`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Req => "REQ",
-            Self::Mra => "MRA",
-            Self::Rej => "REJ",
-            Self::Rep => "REP",
-            Self::Rtu => "RTU",
-            Self::Dreq => "DREQ",
-            Self::Drep => "DREP",
-        }
-    }
+messages! {
+    /// Request for communication.
+    Req => "REQ", "req";
+    /// Message receipt acknowledgement.
+    Mra => "MRA", "mra";
+    /// Rejection.
+    Rej => "REJ", "rej";
+    /// Reply to a request for communication.
+    Rep => "REP", "rep";
+    /// Ready to use.
+    Rtu => "RTU", "rtu";
+    /// Request to disconnect.
+    Dreq => "DREQ", "dreq";
+    /// Reply to a request to disconnect.
+    Drep => "DREP", "drep";
+    /// Service ID resolution request.
+    SidrReq => "SIDR_REQ", "sidr_req";
+    /// Service ID resolution response.
+    SidrRep => "SIDR_REP", "sidr_rep";
+    /// Load alternate path.
+    Lap => "LAP", "lap";
+    /// Alternate path response.
+    Apr => "APR", "apr";
 }
 
 impl std::fmt::Display for MessageName {
@@ -91,23 +99,23 @@ drop_reasons! {
     UnexpectedInState => "dropped_unexpected_in_state",
     /// The same message came before and is being dealt with.
     Duplicate => "dropped_duplicate",
-    /// A REQ for a service ID that nobody listens on; answered with REJ 8.
+    /// A LAP of the passive side that crossed one of the active side, which goes first.
+    CrossedLap => "dropped_crossed_lap",
+    /// A REQ or SIDR_REQ for a service ID that nobody listens on; answered with REJ 8 or SIDR_REP status 1.
     NoListener => "dropped_no_listener",
     /// A REQ or REP of a queue pair that an older connection still uses; answered with REJ 10.
     StaleConnection => "dropped_stale_connection",
     /// A REQ whose primary path names a GID that is not ours, or one that cannot be answered; answered with REJ 12.
     UnusableGid => "dropped_unusable_gid",
-    /// A DREQ for another queue pair than the connection's.
+    /// A DREQ or LAP for another queue pair than the connection's.
     QpnMismatch => "dropped_qpn_mismatch",
     /// A REJ with reason timeout that does not say whose.
     RejWithoutGuid => "dropped_rej_without_guid",
     /// An MRA or REJ that says it answers a message we do not know.
     UnknownMessageKind => "dropped_unknown_message_kind",
-    /// A message that this crate does not implement, though the formats are known.
-    Unsupported => "dropped_unsupported",
-    /// A REQ beyond the limit of half-open connections.
+    /// A REQ or SIDR_REQ beyond the limit of half-open connections.
     TooManyHalfOpen => "dropped_too_many_half_open",
-    /// A REQ beyond the limit of connections.
+    /// A REQ or SIDR_REQ beyond the limit of connections.
     TooManyConnections => "dropped_too_many_connections",
     /// A request that the caller forgot with `drop_request`.
     ByListener => "dropped_by_listener",
@@ -122,7 +130,8 @@ pub struct Counters {
     received: [u64; MESSAGES],
     retried: [u64; MESSAGES],
     duplicate: [u64; MESSAGES],
-    dropped: [u64; DropReason::ALL.len()],
+    /// By message and reason.
+    dropped: [[u64; DropReason::ALL.len()]; MESSAGES],
     malformed: [u64; WireErrorKind::LABELS.len()],
 }
 
@@ -151,10 +160,22 @@ impl Counters {
         self.duplicate[message as usize]
     }
 
-    /// Dropped for `reason`.
+    /// Dropped for `reason`, whatever the message.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.dropped[reason as usize]
+        self.dropped.iter().map(|by| by[reason as usize]).sum()
+    }
+
+    /// Messages of one kind that were dropped for `reason`.
+    #[must_use]
+    pub fn dropped_of(&self, message: MessageName, reason: DropReason) -> u64 {
+        self.dropped[message as usize][reason as usize]
+    }
+
+    /// Messages of one kind that were dropped, for whatever reason.
+    #[must_use]
+    pub fn dropped_in_all(&self, message: MessageName) -> u64 {
+        self.dropped[message as usize].iter().sum()
     }
 
     /// Datagrams that are not CM messages we understand, by [`WireErrorKind::label`].
@@ -166,21 +187,24 @@ impl Counters {
             .map_or(0, |i| self.malformed[i])
     }
 
-    /// Every counter with its stable name, zeros included.
+    /// Every counter with its stable name, zeros included: `req_sent`, `req_received`, `req_retried`, `req_duplicate` and
+    /// `req_dropped` for each message, then the drops by reason, then what was malformed.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let by_message = [
-            (&SENT, &self.sent),
-            (&RECEIVED, &self.received),
-            (&RETRIED, &self.retried),
-            (&DUPLICATE, &self.duplicate),
-        ];
+        let by_message = MessageName::ALL.iter().flat_map(|message| {
+            let i = *message as usize;
+            [
+                (SENT[i], self.sent[i]),
+                (RECEIVED[i], self.received[i]),
+                (RETRIED[i], self.retried[i]),
+                (DUPLICATE[i], self.duplicate[i]),
+                (DROPPED[i], self.dropped_in_all(*message)),
+            ]
+        });
         by_message
-            .into_iter()
-            .flat_map(|(names, values)| names.iter().copied().zip(values.iter().copied()))
             .chain(
                 DropReason::ALL
                     .iter()
-                    .map(|reason| (reason.label(), self.dropped[*reason as usize])),
+                    .map(|reason| (reason.label(), self.dropped(*reason))),
             )
             .chain(
                 MALFORMED
@@ -206,8 +230,8 @@ impl Counters {
         self.duplicate[message as usize] += 1;
     }
 
-    pub(crate) fn count_dropped(&mut self, reason: DropReason) {
-        self.dropped[reason as usize] += 1;
+    pub(crate) fn count_dropped(&mut self, message: MessageName, reason: DropReason) {
+        self.dropped[message as usize][reason as usize] += 1;
     }
 
     pub(crate) fn count_malformed(&mut self, kind: WireErrorKind) {
@@ -215,42 +239,6 @@ impl Counters {
     }
 }
 
-const SENT: [&str; MESSAGES] = [
-    "sent_req",
-    "sent_mra",
-    "sent_rej",
-    "sent_rep",
-    "sent_rtu",
-    "sent_dreq",
-    "sent_drep",
-];
-const RECEIVED: [&str; MESSAGES] = [
-    "received_req",
-    "received_mra",
-    "received_rej",
-    "received_rep",
-    "received_rtu",
-    "received_dreq",
-    "received_drep",
-];
-const RETRIED: [&str; MESSAGES] = [
-    "retried_req",
-    "retried_mra",
-    "retried_rej",
-    "retried_rep",
-    "retried_rtu",
-    "retried_dreq",
-    "retried_drep",
-];
-const DUPLICATE: [&str; MESSAGES] = [
-    "duplicate_req",
-    "duplicate_mra",
-    "duplicate_rej",
-    "duplicate_rep",
-    "duplicate_rtu",
-    "duplicate_dreq",
-    "duplicate_drep",
-];
 /// `malformed_` before each of [`WireErrorKind::LABELS`]; a test compares them.
 const MALFORMED: [&str; WireErrorKind::LABELS.len()] = [
     "malformed_truncated",
@@ -275,8 +263,9 @@ mod tests {
             assert_eq!(*message as usize, i);
             let lower = message.as_str().to_lowercase();
             assert_eq!(
-                [SENT[i], RECEIVED[i], RETRIED[i], DUPLICATE[i]],
-                ["sent", "received", "retried", "duplicate"].map(|kind| format!("{kind}_{lower}"))
+                [SENT[i], RECEIVED[i], RETRIED[i], DUPLICATE[i], DROPPED[i]],
+                ["sent", "received", "retried", "duplicate", "dropped"]
+                    .map(|kind| format!("{lower}_{kind}"))
             );
         }
         for (name, label) in MALFORMED.iter().zip(WireErrorKind::LABELS) {
@@ -297,7 +286,7 @@ mod tests {
         assert_eq!(names.len(), count);
         assert_eq!(
             count,
-            4 * MESSAGES + DropReason::ALL.len() + WireErrorKind::LABELS.len()
+            5 * MESSAGES + DropReason::ALL.len() + WireErrorKind::LABELS.len()
         );
     }
 }

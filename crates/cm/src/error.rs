@@ -4,7 +4,7 @@ use oarlock_wire::cm::{AriTooLong, PrivateDataTooLong};
 use oarlock_wire::units::ServiceId;
 use thiserror::Error;
 
-use crate::{ConnId, StateName};
+use crate::{ConnId, LapState, StateName};
 
 /// Why a call was refused. A refused call has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -18,6 +18,14 @@ pub enum Error {
         /// The state the connection is in.
         state: StateName,
     },
+    /// The connection is established, but what is going on about its alternate path does not allow the call.
+    #[error("{call} is not possible in state ESTABLISHED with {state}")]
+    WrongLapState {
+        /// The call.
+        call: &'static str,
+        /// Where the exchange about an alternate path stands.
+        state: LapState,
+    },
     /// The connection was destroyed, or the id comes from another `Cm`.
     #[error("{0} does not exist any more")]
     UnknownId(ConnId),
@@ -29,16 +37,16 @@ pub enum Error {
         /// Bytes that the message carries.
         max: usize,
     },
-    /// More additional reject information than a REJ carries.
-    #[error("additional reject information of {given} bytes, a REJ carries {max}")]
+    /// More additional information than a REJ, SIDR_REP or APR carries.
+    #[error("additional information of {given} bytes, the message carries {max}")]
     AdditionalInfoTooLong {
         /// Bytes that were given.
         given: usize,
-        /// Bytes that a REJ carries.
+        /// Bytes that the message carries.
         max: usize,
     },
     /// The count of CM retries is a 4-bit field.
-    #[error("{given} CM retries, a REQ can ask for {max} at most")]
+    #[error("{given} CM retries, a request can ask for {max} at most")]
     TooManyRetries {
         /// What was given.
         given: u8,

@@ -1,6 +1,6 @@
 //! What the caller is told.
 
-use oarlock_wire::cm::{Mra, PrivateData, Rej, Rep, Req};
+use oarlock_wire::cm::{Apr, Lap, Mra, PrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use oarlock_wire::mad::MAD_LEN;
 use oarlock_wire::units::AddressVector;
 
@@ -90,6 +90,50 @@ pub enum Event {
         /// The connection.
         id: ConnId,
     },
+    /// A peer asks for a datagram service. `id` is new; it waits for [`sidr_reply`](crate::Cm::sidr_reply) or
+    /// [`drop_request`](crate::Cm::drop_request).
+    SidrReqReceived {
+        /// The new resolution.
+        id: ConnId,
+        /// Who listens on the service ID.
+        listener: ListenerId,
+        /// Where the SIDR_REQ came from, and where the SIDR_REP goes.
+        av: AddressVector,
+        /// The whole message.
+        req: Box<SidrReq>,
+    },
+    /// The peer answered our SIDR_REQ, whatever its status.
+    SidrRepReceived {
+        /// The resolution.
+        id: ConnId,
+        /// The whole message.
+        rep: Box<SidrRep>,
+    },
+    /// Our SIDR_REQ was never answered, or the deadline passed.
+    SidrReqError {
+        /// The resolution.
+        id: ConnId,
+    },
+    /// The peer wants to load an alternate path; [`answer_alternate_path`](crate::Cm::answer_alternate_path) answers.
+    /// Whether the path leads to the peer is for the caller to decide: it may lead anywhere.
+    LapReceived {
+        /// The connection.
+        id: ConnId,
+        /// The whole message.
+        lap: Box<Lap>,
+    },
+    /// The peer answered our LAP, whatever its status.
+    AprReceived {
+        /// The connection.
+        id: ConnId,
+        /// The whole message.
+        apr: Box<Apr>,
+    },
+    /// Our LAP was never answered, or gave way to one of the peer's. The connection lives on without it.
+    LapError {
+        /// The connection.
+        id: ConnId,
+    },
 }
 
 impl Event {
@@ -108,7 +152,13 @@ impl Event {
             | Self::ReqError { id }
             | Self::RepError { id }
             | Self::DreqError { id }
-            | Self::TimewaitExit { id } => *id,
+            | Self::TimewaitExit { id }
+            | Self::SidrReqReceived { id, .. }
+            | Self::SidrRepReceived { id, .. }
+            | Self::SidrReqError { id }
+            | Self::LapReceived { id, .. }
+            | Self::AprReceived { id, .. }
+            | Self::LapError { id } => *id,
         }
     }
 
@@ -128,6 +178,12 @@ impl Event {
             Self::RepError { .. } => "RepError",
             Self::DreqError { .. } => "DreqError",
             Self::TimewaitExit { .. } => "TimewaitExit",
+            Self::SidrReqReceived { .. } => "SidrReqReceived",
+            Self::SidrRepReceived { .. } => "SidrRepReceived",
+            Self::SidrReqError { .. } => "SidrReqError",
+            Self::LapReceived { .. } => "LapReceived",
+            Self::AprReceived { .. } => "AprReceived",
+            Self::LapError { .. } => "LapError",
         }
     }
 }

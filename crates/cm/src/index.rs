@@ -1,6 +1,6 @@
-//! Finding a connection: by our comm id, by the peer's, by the peer's queue pair.
+//! Finding a connection: by our comm id, by the peer's, by the peer's queue pair; and a resolution by the peer's request id.
 //!
-//! The last two are keyed by what a peer writes and by the address it writes from: a REQ that names the comm id, the queue
+//! All but the first are keyed by what a peer writes and by the address it writes from: a REQ that names the comm id, the queue
 //! pair and the GUID of somebody else neither meets that other's connection nor stands in its way.
 //!
 //! As a peer writes the keys, the hash is keyed with secret bits: a peer cannot choose keys that collide. (The standard
@@ -21,6 +21,7 @@ pub(crate) struct Index {
     by_local_id: HashMap<CommId, Slot, Keyed>,
     by_remote_id: HashMap<(CommId, Guid, PeerAddress), Slot, Keyed>,
     by_remote_qpn: HashMap<(Qpn, Guid, PeerAddress), Slot, Keyed>,
+    by_sidr_request: HashMap<(CommId, PeerAddress), Slot, Keyed>,
 }
 
 impl Index {
@@ -33,6 +34,7 @@ impl Index {
             by_local_id: HashMap::with_hasher(keyed),
             by_remote_id: HashMap::with_hasher(keyed),
             by_remote_qpn: HashMap::with_hasher(keyed),
+            by_sidr_request: HashMap::with_hasher(keyed),
         }
     }
 
@@ -68,13 +70,31 @@ impl Index {
         self.by_remote_qpn.remove(&(peer.qpn, peer.ca_guid, at));
     }
 
-    /// Entries of the three maps, for tests of leaks.
+    /// The resolution that a SIDR_REQ with this id from this address belongs to.
+    pub(crate) fn sidr_request(&self, id: CommId, from: PeerAddress) -> Option<Slot> {
+        self.by_sidr_request.get(&(id, from)).copied()
+    }
+
+    /// A peer that began anew may use an id again: the newest request has it.
+    pub(crate) fn insert_sidr_request(&mut self, id: CommId, from: PeerAddress, slot: Slot) {
+        self.by_sidr_request.insert((id, from), slot);
+    }
+
+    /// Forgets a request, unless a newer one has its id.
+    pub(crate) fn remove_sidr_request(&mut self, id: CommId, from: PeerAddress, slot: Slot) {
+        if self.sidr_request(id, from) == Some(slot) {
+            self.by_sidr_request.remove(&(id, from));
+        }
+    }
+
+    /// Entries of the four maps, for tests of leaks.
     #[cfg(test)]
-    pub(crate) fn sizes(&self) -> [usize; 3] {
+    pub(crate) fn sizes(&self) -> [usize; 4] {
         [
             self.by_local_id.len(),
             self.by_remote_id.len(),
             self.by_remote_qpn.len(),
+            self.by_sidr_request.len(),
         ]
     }
 }

@@ -110,8 +110,11 @@ mod tests;
 mod timers;
 
 pub use cm::{Cm, ConnId, ListenerId};
-pub use conn::{StateName, ack_timeout};
+pub use conn::{LapState, StateName, ack_timeout};
 pub use counters::{Counters, DropReason, MessageName};
 pub use error::Error;
 pub use event::{Event, Transmit};
-pub use params::{AcceptParams, Config, ConnectParams, Seed};
+pub use params::{
+    AcceptParams, AlternatePathParams, Config, ConnectParams, Failover, Seed, SidrParams,
+    SidrReplyParams,
+};

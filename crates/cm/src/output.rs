@@ -37,14 +37,14 @@ impl Output {
         self.events.push_back(event);
     }
 
-    pub(crate) fn drop_message(&mut self, reason: DropReason) {
-        self.counters.count_dropped(reason);
+    pub(crate) fn drop_message(&mut self, name: MessageName, reason: DropReason) {
+        self.counters.count_dropped(name, reason);
     }
 
     /// Drops a message that came before.
     pub(crate) fn drop_duplicate(&mut self, name: MessageName) {
         self.counters.count_duplicate(name);
-        self.counters.count_dropped(DropReason::Duplicate);
+        self.counters.count_dropped(name, DropReason::Duplicate);
     }
 }
 
@@ -58,6 +58,10 @@ pub(crate) fn name(message: &CmMessage) -> Option<MessageName> {
         CmMessage::Rtu(_) => MessageName::Rtu,
         CmMessage::Dreq(_) => MessageName::Dreq,
         CmMessage::Drep(_) => MessageName::Drep,
+        CmMessage::SidrReq(_) => MessageName::SidrReq,
+        CmMessage::SidrRep(_) => MessageName::SidrRep,
+        CmMessage::Lap(_) => MessageName::Lap,
+        CmMessage::Apr(_) => MessageName::Apr,
         _ => return None,
     })
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use oarlock_wire::cm::{AlternatePath, Ece};
 use oarlock_wire::units::{
-    AddressVector, Guid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount, ServiceId,
+    AddressVector, Guid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount, ServiceId, SidrStatus,
 };
 
 /// Sizes and timers of a [`Cm`](crate::Cm). Timers left at `None` are those that a Linux kernel uses.
@@ -12,15 +13,20 @@ pub struct Config {
     /// The GUID that our messages name as the local CA. With the comm id it names a connection to the peer.
     pub ca_guid: Guid,
     /// Connections of either side that may exist at once, TIMEWAIT included. At the limit `connect` is refused and a REQ
-    /// is dropped (the peer tries again).
+    /// is dropped (the peer tries again). A resolution (SIDR), on either side, counts as a connection.
     pub max_connections: usize,
-    /// Passive connections that may exist before they are established. At the limit a REQ is dropped.
+    /// Passive connections that may exist before they are established, and SIDR requests that may wait for their answer.
+    /// At the limit a REQ or SIDR_REQ is dropped.
     pub max_half_open: usize,
     /// How long to wait for an answer to a REQ. `None`: twice the packet life time and the response time that the REQ
     /// grants the peer.
     pub req_wait: Option<Duration>,
     /// How long to wait for an RTU. `None`: the response time that the peer's REQ claims for itself.
     pub rep_wait: Option<Duration>,
+    /// How long to wait for a SIDR_REP. `None`: the response time that the request was given.
+    pub sidr_wait: Option<Duration>,
+    /// How long to wait for an APR. `None`: twice the packet life time and the response time that the LAP grants the peer.
+    pub lap_wait: Option<Duration>,
     /// How long to wait for a DREP. `None`: the wait of the connection's REQ (active side) or REP (passive side).
     pub dreq_wait: Option<Duration>,
     /// How often a REP is repeated. `None`: what the peer's REQ asks for.
@@ -45,6 +51,8 @@ impl Default for Config {
             max_half_open: 1 << 14,
             req_wait: None,
             rep_wait: None,
+            sidr_wait: None,
+            lap_wait: None,
             dreq_wait: None,
             rep_retries: None,
             dreq_retries: None,
@@ -96,6 +104,10 @@ pub struct ConnectParams {
     pub local_ack_timeout: IbTimeout,
     /// The partition.
     pub pkey: PKey,
+    /// The path to fail over to.
+    pub alternate: Option<AlternatePath>,
+    /// What we offer beyond the specification.
+    pub ece: Ece,
     /// Private data, up to 92 bytes. For the RDMA CM it begins with the IP CM header.
     pub private_data: Vec<u8>,
     /// How long each side's CM may take to answer a message.
@@ -130,6 +142,8 @@ impl ConnectParams {
             packet_life_time: IbTimeout::truncate(16),
             local_ack_timeout: IbTimeout::truncate(17),
             pkey: PKey::DEFAULT,
+            alternate: None,
+            ece: Ece::NONE,
             private_data: Vec::new(),
             response_timeout: IbTimeout::truncate(20),
             max_cm_retries: 15,
@@ -157,6 +171,10 @@ pub struct AcceptParams {
     pub srq: bool,
     /// How long our CA may take to acknowledge.
     pub target_ack_delay: IbTimeout,
+    /// What becomes of the alternate path of the REQ, if it names one.
+    pub failover: Failover,
+    /// What we agree to beyond the specification.
+    pub ece: Ece,
     /// Private data, up to 196 bytes.
     pub private_data: Vec<u8>,
 }
@@ -174,6 +192,133 @@ impl AcceptParams {
             rnr_retry_count: RetryCount::MAX,
             srq: false,
             target_ack_delay: IbTimeout::truncate(15),
+            failover: Failover::default(),
+            ece: Ece::NONE,
+            private_data: Vec::new(),
+        }
+    }
+}
+
+/// What a REP says about the alternate path of its REQ (IBA Vol. 1 ch. 12, REP, failover accepted). Of no meaning if the REQ
+/// names none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the specification has these three, and the field has no room for more than one other"
+)]
+pub enum Failover {
+    /// The path is loaded.
+    Accepted,
+    /// We load no alternate paths.
+    #[default]
+    NotSupported,
+    /// We do not take this one.
+    Rejected,
+}
+
+impl Failover {
+    /// The value of the field.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Accepted => 0,
+            Self::NotSupported => 1,
+            Self::Rejected => 2,
+        }
+    }
+}
+
+/// What [`sidr_request`](crate::Cm::sidr_request) puts into the SIDR_REQ.
+#[derive(Clone, Debug)]
+pub struct SidrParams {
+    /// The path to the peer.
+    pub av: AddressVector,
+    /// The service to ask for.
+    pub service_id: ServiceId,
+    /// The partition.
+    pub pkey: PKey,
+    /// Private data, up to 216 bytes. For the RDMA CM it begins with the IP CM header.
+    pub private_data: Vec<u8>,
+    /// How long the peer's CM may take to answer.
+    pub response_timeout: IbTimeout,
+    /// How often a request that is not answered is repeated, at most 15.
+    pub max_cm_retries: u8,
+    /// When to give up even if retries remain, counted from the call. `None`: when the retries are used up.
+    pub deadline: Option<Duration>,
+}
+
+impl SidrParams {
+    /// The defaults of the RDMA CM over RoCE for everything but the path and the service: 16 requests, 4.096 s apart.
+    #[must_use]
+    pub fn new(av: AddressVector, service_id: ServiceId) -> Self {
+        Self {
+            av,
+            service_id,
+            pkey: PKey::DEFAULT,
+            private_data: Vec::new(),
+            response_timeout: IbTimeout::truncate(20),
+            max_cm_retries: 15,
+            deadline: None,
+        }
+    }
+}
+
+/// What [`sidr_reply`](crate::Cm::sidr_reply) puts into the SIDR_REP.
+#[derive(Clone, Debug, Default)]
+pub struct SidrReplyParams {
+    /// The outcome. Unless it is [`SidrStatus::SUCCESS`] the queue pair and its Q_Key mean nothing.
+    pub status: SidrStatus,
+    /// The queue pair that serves the requester.
+    pub qpn: Qpn,
+    /// Its Q_Key.
+    pub qkey: QKey,
+    /// What the status leaves open, up to 72 bytes.
+    pub additional_info: Vec<u8>,
+    /// Private data, up to 136 bytes.
+    pub private_data: Vec<u8>,
+    /// What we agree to beyond the specification.
+    pub ece: Ece,
+}
+
+impl SidrReplyParams {
+    /// The service is here.
+    #[must_use]
+    pub fn success(qpn: Qpn, qkey: QKey) -> Self {
+        Self {
+            qpn,
+            qkey,
+            ..Self::default()
+        }
+    }
+
+    /// The service is not to be had, for `status`.
+    #[must_use]
+    pub fn refusal(status: SidrStatus) -> Self {
+        Self {
+            status,
+            ..Self::default()
+        }
+    }
+}
+
+/// What [`load_alternate_path`](crate::Cm::load_alternate_path) puts into the LAP.
+#[derive(Clone, Debug)]
+pub struct AlternatePathParams {
+    /// The path; local is our end.
+    pub path: AlternatePath,
+    /// How long the peer's CM may take to answer.
+    pub response_timeout: IbTimeout,
+    /// Private data, up to 168 bytes.
+    pub private_data: Vec<u8>,
+}
+
+impl AlternatePathParams {
+    /// The response time of the RDMA CM, and no private data.
+    #[must_use]
+    pub fn new(path: AlternatePath) -> Self {
+        Self {
+            path,
+            response_timeout: IbTimeout::truncate(20),
             private_data: Vec::new(),
         }
     }

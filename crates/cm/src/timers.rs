@@ -2,8 +2,8 @@
 //!
 //! | Timer | Armed in | Fires |
 //! |---|---|---|
-//! | [`Reply`](Timer::Reply) | REQ_SENT, MRA_REQ_RCVD, REP_SENT, MRA_REP_RCVD, DREQ_SENT | the message is sent again, or given up |
-//! | [`Deadline`](Timer::Deadline) | REQ_SENT, MRA_REQ_RCVD | the attempt is given up |
+//! | [`Reply`](Timer::Reply) | REQ_SENT, MRA_REQ_RCVD, REP_SENT, MRA_REP_RCVD, DREQ_SENT, SIDR_REQ_SENT; in ESTABLISHED: LAP_SENT, MRA_LAP_RCVD | the message is sent again, or given up |
+//! | [`Deadline`](Timer::Deadline) | REQ_SENT, MRA_REQ_RCVD, SIDR_REQ_SENT | the attempt is given up |
 //! | [`Timewait`](Timer::Timewait) | TIMEWAIT | the connection is forgotten |
 //!
 //! A state holds its own deadlines; the table only remembers the earliest of each connection, so it cannot disagree
@@ -20,7 +20,7 @@ use crate::index::Slot;
 pub(crate) enum Timer {
     /// No answer to a message.
     Reply,
-    /// The overall deadline of a connect.
+    /// The overall deadline of a connect or a resolution.
     Deadline,
     /// The end of TIMEWAIT.
     Timewait,

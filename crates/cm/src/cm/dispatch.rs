@@ -1,11 +1,15 @@
 //! Where a message goes: to the connection that its comm ids name, if it comes from that connection's peer, or to nobody.
+//! Requests that make a resolution, and their answers, are in `resolve`.
 
 use oarlock_wire::Time;
-use oarlock_wire::cm::{CmMessage, Drep, Dreq, MessageKind, Mra, Rej, Rep, Req};
-use oarlock_wire::units::{AddressVector, CommId, Gid, Guid, IbTimeout, RejReason, TransactionId};
+use oarlock_wire::cm::{CmMessage, Drep, Dreq, Lap, MessageKind, Mra, Rej, Rep, Req};
+use oarlock_wire::error::WireErrorKind;
+use oarlock_wire::units::{
+    AddressVector, AprStatus, CommId, Gid, Guid, IbTimeout, RejReason, TransactionId,
+};
 
 use super::{Cm, UNKNOWN_QPN, claimed_wait};
-use crate::conn::{Base, Conn, Cx, Peer, Role, State, active, passive, teardown};
+use crate::conn::{Base, Conn, Cx, Peer, Role, State, active, lap, passive, teardown};
 use crate::index::Slot;
 use crate::{DropReason, Event, MessageName};
 
@@ -18,7 +22,8 @@ impl Cm {
         message: CmMessage,
     ) {
         let Some(name) = crate::output::name(&message) else {
-            return self.out.drop_message(DropReason::Unsupported);
+            let unknown = WireErrorKind::UnsupportedAttribute(message.attribute_id().0);
+            return self.out.counters.count_malformed(unknown);
         };
         self.out.counters.count_received(name);
         let (local, remote) = (
@@ -32,27 +37,44 @@ impl Cm {
             CmMessage::Mra(mra) => self.on_mra(now, av, Box::new(mra)),
             CmMessage::Rtu(rtu) => {
                 let addressee = self.by_both_ids(av, local, remote);
-                self.hand(now, addressee, |state, cx| passive::on_rtu(state, &rtu, cx));
+                self.hand(now, name, addressee, |state, cx| {
+                    passive::on_rtu(state, &rtu, cx)
+                });
             }
             CmMessage::Dreq(dreq) => match self.by_both_ids(av, local, remote) {
                 Addressee::Nobody => self.answer_unknown_dreq(av, tid, &dreq),
-                addressee => self.hand(now, addressee, |state, cx| {
+                addressee => self.hand(now, name, addressee, |state, cx| {
                     teardown::on_dreq(state, &dreq, tid, cx)
                 }),
             },
             CmMessage::Drep(drep) => {
                 let addressee = self.by_both_ids(av, local, remote);
-                self.hand(now, addressee, |state, cx| {
+                self.hand(now, name, addressee, |state, cx| {
                     teardown::on_drep(state, &drep, cx)
                 });
             }
-            _ => self.out.drop_message(DropReason::Unsupported),
+            CmMessage::SidrReq(req) => self.on_sidr_req(now, av, tid, Box::new(req)),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(now, av, Box::new(rep)),
+            CmMessage::Lap(lap) => match self.by_both_ids(av, local, remote) {
+                Addressee::Nobody => self.answer_unknown_lap(av, tid, &lap),
+                addressee => self.hand(now, name, addressee, |state, cx| {
+                    lap::on_lap(state, Box::new(lap), tid, cx)
+                }),
+            },
+            CmMessage::Apr(apr) => {
+                let addressee = self.by_both_ids(av, local, remote);
+                self.hand(now, name, addressee, |state, cx| {
+                    lap::on_apr(state, Box::new(apr), tid, cx)
+                });
+            }
+            // Messages without a name: left above.
+            _ => {}
         }
     }
 
     /// A connection that has not heard from its peer yet, by our comm id alone.
     fn awaiting_first_answer(&self, av: &AddressVector, local: CommId) -> Addressee {
-        self.addressee(av, local, |conn| conn.state.peer().is_none())
+        self.addressee(av, local, |conn| conn.state.is_unheard_of(conn.base.role))
     }
 
     /// A connection by both comm ids.
@@ -63,7 +85,7 @@ impl Cm {
     }
 
     /// The connection that has our comm id `local`, if it `fits` and the message comes from its peer's address.
-    fn addressee(
+    pub(super) fn addressee(
         &self,
         av: &AddressVector,
         local: CommId,
@@ -86,9 +108,10 @@ impl Cm {
     }
 
     /// Hands a message to its connection, or counts why not.
-    fn hand(
+    pub(super) fn hand(
         &mut self,
         now: Time,
+        name: MessageName,
         addressee: Addressee,
         f: impl FnOnce(State, &mut Cx<'_>) -> State,
     ) {
@@ -98,24 +121,29 @@ impl Cm {
             }
             // Deviation: Linux compares no addresses. Comm ids can be guessed or overheard by hosts that could not take
             // the peer's address; without this each of them could end the connections of others.
-            Addressee::NotForStrangers => self.out.drop_message(DropReason::ForeignAddress),
-            Addressee::Nobody => self.out.drop_message(DropReason::UnknownCommId),
+            Addressee::NotForStrangers => self.out.drop_message(name, DropReason::ForeignAddress),
+            Addressee::Nobody => self.out.drop_message(name, DropReason::UnknownCommId),
         }
     }
 
     fn on_req(&mut self, now: Time, av: &AddressVector, tid: TransactionId, req: Box<Req>) {
-        let from = av.peer();
+        let (name, from) = (MessageName::Req, av.peer());
         let duplicate_of = self
             .index
             .remote_id(req.local_comm_id, req.local_ca_guid, from);
         if let Some(slot) = duplicate_of {
-            return self.hand(now, Addressee::Connection(slot), passive::on_duplicate_req);
+            return self.hand(
+                now,
+                name,
+                Addressee::Connection(slot),
+                passive::on_duplicate_req,
+            );
         }
         if let Some(slot) = self
             .index
             .remote_qpn(req.local_qpn, req.local_ca_guid, from)
         {
-            self.out.drop_message(DropReason::StaleConnection);
+            self.out.drop_message(name, DropReason::StaleConnection);
             self.reject_unasked(
                 av,
                 tid,
@@ -126,7 +154,7 @@ impl Cm {
             return self.end_stale(now, slot);
         }
         let Some(listener) = self.listeners.get(&req.service_id).copied() else {
-            self.out.drop_message(DropReason::NoListener);
+            self.out.drop_message(name, DropReason::NoListener);
             return self.reject_unasked(
                 av,
                 tid,
@@ -136,7 +164,7 @@ impl Cm {
             );
         };
         if let Some(gid) = self.unusable_gid(av, &req) {
-            self.out.drop_message(DropReason::UnusableGid);
+            self.out.drop_message(name, DropReason::UnusableGid);
             return self.reject_unasked(
                 av,
                 tid,
@@ -145,11 +173,8 @@ impl Cm {
                 &gid.0,
             );
         }
-        if self.half_open >= self.config.max_half_open {
-            return self.out.drop_message(DropReason::TooManyHalfOpen);
-        }
-        if self.live >= self.config.max_connections {
-            return self.out.drop_message(DropReason::TooManyConnections);
+        if let Some(reason) = self.no_room_for_a_request() {
+            return self.out.drop_message(name, reason);
         }
         let response_wait = claimed_wait(&self.config, req.local_cm_response_timeout);
         let id = self.open(|id, local_comm_id, own_tid| Base {
@@ -164,6 +189,8 @@ impl Cm {
             max_cm_retries: req.max_cm_retries,
             packet_life_time: IbTimeout::default(),
             ack_timeout: req.primary.local_ack_timeout,
+            alternate_offered: !req.alternate.is_absent(),
+            laps_sent: 0,
         });
         let peer = Peer {
             comm_id: req.local_comm_id,
@@ -177,6 +204,17 @@ impl Cm {
             req,
         });
         self.step(now, id.slot, |_, _| (State::ReqRcvd { peer }, ()));
+    }
+
+    /// Why a request cannot be taken in now, if so. The peer asks again.
+    pub(super) fn no_room_for_a_request(&self) -> Option<DropReason> {
+        if self.half_open >= self.config.max_half_open {
+            Some(DropReason::TooManyHalfOpen)
+        } else if self.check_room().is_err() {
+            Some(DropReason::TooManyConnections)
+        } else {
+            None
+        }
     }
 
     /// The GID of the primary path that cannot be used, if there is one.
@@ -194,7 +232,7 @@ impl Cm {
     }
 
     fn on_rep(&mut self, now: Time, av: &AddressVector, tid: TransactionId, rep: Box<Rep>) {
-        let (local, from) = (rep.remote_comm_id, av.peer());
+        let (name, local, from) = (MessageName::Rep, rep.remote_comm_id, av.peer());
         let addressee = match self.by_both_ids(av, local, rep.local_comm_id) {
             Addressee::Nobody => self.awaiting_first_answer(av, local),
             known => known,
@@ -209,13 +247,13 @@ impl Cm {
                 .remote_id(rep.local_comm_id, rep.local_ca_guid, from);
             if same_id.is_some() {
                 // The peer has this comm id for another connection with us.
-                return self.out.drop_duplicate(MessageName::Rep);
+                return self.out.drop_duplicate(name);
             }
             let stale = self
                 .index
                 .remote_qpn(rep.local_qpn, rep.local_ca_guid, from);
             if let Some(stale) = stale {
-                self.out.drop_message(DropReason::StaleConnection);
+                self.out.drop_message(name, DropReason::StaleConnection);
                 self.reject_unasked(
                     av,
                     tid,
@@ -226,34 +264,42 @@ impl Cm {
                 return self.end_stale(now, stale);
             }
         }
-        self.hand(now, addressee, |state, cx| active::on_rep(state, rep, cx));
+        self.hand(now, name, addressee, |state, cx| {
+            active::on_rep(state, rep, cx)
+        });
     }
 
     fn on_mra(&mut self, now: Time, av: &AddressVector, mra: Box<Mra>) {
+        let name = MessageName::Mra;
         match mra.message {
             MessageKind::REQ => {
                 let addressee = self.awaiting_first_answer(av, mra.remote_comm_id);
-                self.hand(now, addressee, |state, cx| {
+                self.hand(now, name, addressee, |state, cx| {
                     active::on_mra_of_req(state, mra, cx)
                 });
             }
             MessageKind::REP => {
                 let addressee = self.by_both_ids(av, mra.remote_comm_id, mra.local_comm_id);
-                self.hand(now, addressee, |state, cx| {
+                self.hand(now, name, addressee, |state, cx| {
                     passive::on_mra_of_rep(state, mra, cx)
                 });
             }
-            // For a LAP, which we never send.
-            MessageKind::OTHER => self.out.drop_message(DropReason::UnexpectedInState),
-            _ => self.out.drop_message(DropReason::UnknownMessageKind),
+            MessageKind::OTHER => {
+                let addressee = self.by_both_ids(av, mra.remote_comm_id, mra.local_comm_id);
+                self.hand(now, name, addressee, |state, cx| {
+                    lap::on_mra(state, mra, cx)
+                });
+            }
+            _ => self.out.drop_message(name, DropReason::UnknownMessageKind),
         }
     }
 
     fn on_rej(&mut self, now: Time, av: &AddressVector, rej: Box<Rej>) {
+        let name = MessageName::Rej;
         let addressee = if rej.reason == RejReason::TIMEOUT {
             // The peer gave up waiting for us, perhaps without ever having learnt our comm id: it says who it is.
             let Some(guid) = rej.additional_info.as_bytes().first_chunk::<8>() else {
-                return self.out.drop_message(DropReason::RejWithoutGuid);
+                return self.out.drop_message(name, DropReason::RejWithoutGuid);
             };
             let guid = Guid(u64::from_be_bytes(*guid));
             self.index
@@ -265,21 +311,34 @@ impl Cm {
                 MessageKind::REP | MessageKind::OTHER => {
                     self.by_both_ids(av, rej.remote_comm_id, rej.local_comm_id)
                 }
-                _ => return self.out.drop_message(DropReason::UnknownMessageKind),
+                _ => return self.out.drop_message(name, DropReason::UnknownMessageKind),
             }
         };
-        self.hand(now, addressee, |state, cx| teardown::on_rej(state, rej, cx));
+        self.hand(now, name, addressee, |state, cx| {
+            teardown::on_rej(state, rej, cx)
+        });
     }
 
     /// A DREQ for a connection that we have forgotten (or never had) is answered, so that the peer can forget it too.
     fn answer_unknown_dreq(&mut self, av: &AddressVector, tid: TransactionId, dreq: &Dreq) {
-        self.out.drop_message(DropReason::UnknownCommId);
+        self.out
+            .drop_message(MessageName::Dreq, DropReason::UnknownCommId);
         let drep = Drep {
             local_comm_id: dreq.remote_comm_id,
             remote_comm_id: dreq.local_comm_id,
             ..Drep::default()
         };
         self.out.send(*av, tid, drep);
+    }
+
+    /// A LAP for a connection that we do not have is answered, so that the peer need not repeat it.
+    ///
+    /// Deviation: Linux drops it. The specification has a status for the case.
+    fn answer_unknown_lap(&mut self, av: &AddressVector, tid: TransactionId, lap: &Lap) {
+        self.out
+            .drop_message(MessageName::Lap, DropReason::UnknownCommId);
+        let apr = lap::refusal(lap, AprStatus::INVALID_COMM_ID);
+        self.out.send(*av, tid, apr);
     }
 
     /// Rejects a message for which there is no connection here.
@@ -311,7 +370,7 @@ impl Cm {
 }
 
 /// Who a message is for.
-enum Addressee {
+pub(super) enum Addressee {
     Connection(Slot),
     /// A connection has these comm ids, but its peer has another address than the sender.
     NotForStrangers,

@@ -3,7 +3,8 @@
 use oarlock_wire::cm::{Mra, PathFields, PrivateData, Rej, Rep, Req, Rtu};
 use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Lid, RejReason};
 
-use super::{Attempt, Cx, Outcome, Peer, Resend, State, ack_timeout, cm_wait, wrong_state};
+use super::lap::Alternate;
+use super::{Attempt, Cx, Outcome, Peer, Resend, Role, State, ack_timeout, cm_wait, wrong_state};
 use crate::conn::teardown;
 use crate::{ConnectParams, Error, Event, MessageName};
 
@@ -16,12 +17,7 @@ pub(crate) fn request(
     local_comm_id: CommId,
     local_ca_guid: Guid,
 ) -> Result<Req, Error> {
-    if params.max_cm_retries > MAX_CM_RETRIES {
-        return Err(Error::TooManyRetries {
-            given: params.max_cm_retries,
-            max: MAX_CM_RETRIES,
-        });
-    }
+    checked_retries(params.max_cm_retries)?;
     Ok(Req {
         local_comm_id,
         service_id: params.service_id,
@@ -40,9 +36,22 @@ pub(crate) fn request(
         max_cm_retries: params.max_cm_retries,
         srq: params.srq,
         primary: path_fields(&params.av, params.local_ack_timeout),
+        alternate: params.alternate.unwrap_or_default(),
+        ece: params.ece,
         private_data: PrivateData::from_slice(&params.private_data)?,
         ..Req::default()
     })
+}
+
+/// A count of CM retries must fit its field.
+pub(crate) fn checked_retries(given: u8) -> Result<(), Error> {
+    if given > MAX_CM_RETRIES {
+        return Err(Error::TooManyRetries {
+            given,
+            max: MAX_CM_RETRIES,
+        });
+    }
+    Ok(())
 }
 
 /// A RoCE path: there are no LIDs, the rate is the port's.
@@ -93,10 +102,18 @@ pub(crate) fn on_rep(state: State, rep: Box<Rep>, cx: &mut Cx<'_>) -> State {
             State::RepRcvd { peer }
         }
         // Our RTU was lost: the passive side asks again, so we answer again.
-        State::Established { peer, rtu_data } if cx.base.role == super::Role::Active => {
+        State::Established {
+            peer,
+            rtu_data,
+            alternate,
+        } if cx.base.role == Role::Active => {
             cx.out.counters.count_duplicate(MessageName::Rep);
             send_rtu(&peer, &rtu_data, cx);
-            State::Established { peer, rtu_data }
+            State::Established {
+                peer,
+                rtu_data,
+                alternate,
+            }
         }
         State::MraRepSent {
             peer,
@@ -119,7 +136,7 @@ pub(crate) fn on_rep(state: State, rep: Box<Rep>, cx: &mut Cx<'_>) -> State {
             State::RepRcvd { peer }
         }
         other => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Rep);
             other
         }
     }
@@ -134,6 +151,7 @@ pub(crate) fn establish(state: State, private_data: &[u8], cx: &mut Cx<'_>) -> O
                 State::Established {
                     peer,
                     rtu_data: private_data.into(),
+                    alternate: Alternate::NONE,
                 },
                 Ok(()),
             )
@@ -167,7 +185,7 @@ pub(crate) fn on_mra_of_req(state: State, mra: Box<Mra>, cx: &mut Cx<'_>) -> Sta
             State::MraReqRcvd { attempt }
         }
         other => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Mra);
             other
         }
     }

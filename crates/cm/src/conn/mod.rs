@@ -6,16 +6,18 @@ use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Qpn, Transacti
 use std::time::Duration;
 
 use crate::output::Output;
-use crate::{Config, ConnId, DropReason, Error};
+use crate::{Config, ConnId, DropReason, Error, MessageName};
 
 pub(crate) mod active;
+pub(crate) mod lap;
 pub(crate) mod passive;
+pub(crate) mod sidr;
 mod state;
 pub(crate) mod teardown;
 pub(crate) mod timewait;
 
-pub use state::StateName;
 pub(crate) use state::{Attempt, Resend, State};
+pub use state::{LapState, StateName};
 pub use timewait::ack_timeout;
 
 /// A connection in the table of [`Cm`](crate::Cm).
@@ -24,6 +26,8 @@ pub(crate) struct Conn {
     pub(crate) state: State,
     /// The peer under which the index finds this connection; follows from the state.
     pub(crate) indexed: Option<Peer>,
+    /// The request id under which the index finds this resolution; follows from the state.
+    pub(crate) indexed_request: Option<CommId>,
     /// The deadline that the timer table knows; follows from the state.
     pub(crate) armed: Option<Time>,
 }
@@ -34,6 +38,7 @@ impl Conn {
             base,
             state,
             indexed: None,
+            indexed_request: None,
             armed: None,
         }
     }
@@ -58,13 +63,55 @@ pub(crate) struct Base {
     pub(crate) packet_life_time: IbTimeout,
     /// How long the peer may take to acknowledge a packet; the time in TIMEWAIT follows from it.
     pub(crate) ack_timeout: IbTimeout,
+    /// Whether the REQ that we received names an alternate path.
+    pub(crate) alternate_offered: bool,
+    /// How many LAPs we sent; each is a transaction of its own.
+    pub(crate) laps_sent: u32,
 }
 
-/// Which side of the connection we are.
+impl Base {
+    /// What a resolution has. It has no queue pair, no TIMEWAIT and no second exchange, and repeats nothing unless it asks.
+    pub(crate) fn of_resolution(
+        id: ConnId,
+        role: Role,
+        local_comm_id: CommId,
+        av: AddressVector,
+        transaction_id: TransactionId,
+        response_wait: Duration,
+    ) -> Self {
+        Self {
+            id,
+            role,
+            local_comm_id,
+            local_qpn: Qpn::QP0,
+            av,
+            req_tid: transaction_id,
+            own_tid: transaction_id,
+            response_wait,
+            max_cm_retries: 0,
+            packet_life_time: IbTimeout::default(),
+            ack_timeout: IbTimeout::default(),
+            alternate_offered: false,
+            laps_sent: 0,
+        }
+    }
+}
+
+/// Which side of which exchange we are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Active,
     Passive,
+    /// We resolve a service ID of the peer.
+    Resolver,
+    /// The peer resolves a service ID of ours.
+    Resolved,
+}
+
+impl Role {
+    pub(crate) fn is_connection(self) -> bool {
+        matches!(self, Self::Active | Self::Passive)
+    }
 }
 
 /// Who is on the other side.
@@ -114,8 +161,8 @@ impl Cx<'_> {
     }
 
     /// Drops a message that has no meaning in this state.
-    pub(crate) fn drop_unexpected(&mut self) {
-        self.out.drop_message(DropReason::UnexpectedInState);
+    pub(crate) fn drop_unexpected(&mut self, name: MessageName) {
+        self.out.drop_message(name, DropReason::UnexpectedInState);
     }
 
     /// A wait that a peer chose, within the configured bound.

@@ -4,7 +4,8 @@ use oarlock_wire::cm::{MessageKind, Mra, PrivateData, Rep, Rtu};
 use oarlock_wire::units::{IbTimeout, RejReason};
 
 use super::active::be_patient;
-use super::{Cx, Outcome, Peer, Resend, State, teardown, wrong_state};
+use super::lap::Alternate;
+use super::{Cx, Outcome, Peer, Resend, State, lap, teardown, wrong_state};
 use crate::{AcceptParams, Error, Event, MessageName};
 
 /// The REQ of this connection came again.
@@ -41,6 +42,8 @@ pub(crate) fn reply(params: &AcceptParams) -> Result<Rep, Error> {
         end_to_end_flow_control: params.end_to_end_flow_control,
         rnr_retry_count: params.rnr_retry_count,
         srq: params.srq,
+        failover_accepted: params.failover.code(),
+        ece: params.ece,
         private_data: PrivateData::from_slice(&params.private_data)?,
         ..Rep::default()
     })
@@ -51,7 +54,14 @@ pub(crate) fn accept(state: State, rep: Rep, cx: &mut Cx<'_>) -> Outcome {
     match state {
         State::ReqRcvd { peer } | State::MraReqSent { peer, .. } => {
             cx.base.local_qpn = rep.local_qpn;
+            let failover_accepted = if cx.base.alternate_offered {
+                rep.failover_accepted
+            } else {
+                // What Linux says when there is nothing to accept.
+                0
+            };
             let rep = Rep {
+                failover_accepted,
                 local_comm_id: cx.base.local_comm_id,
                 remote_comm_id: peer.comm_id,
                 local_ca_guid: cx.config.ca_guid,
@@ -74,20 +84,26 @@ pub(crate) fn on_rtu(state: State, rtu: &Rtu, cx: &mut Cx<'_>) -> State {
                 id: cx.id(),
                 private_data: rtu.private_data,
             });
-            State::Established {
-                peer,
-                rtu_data: Box::default(),
-            }
+            established(peer)
         }
         // A duplicate, or the RTU after the first data (COMM_EST).
-        State::Established { peer, rtu_data } => {
+        state @ State::Established { .. } => {
             cx.out.drop_duplicate(MessageName::Rtu);
-            State::Established { peer, rtu_data }
+            state
         }
         other => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Rtu);
             other
         }
+    }
+}
+
+/// The passive side sends no RTU, so there is none to repeat.
+fn established(peer: Peer) -> State {
+    State::Established {
+        peer,
+        rtu_data: Box::default(),
+        alternate: Alternate::NONE,
     }
 }
 
@@ -96,13 +112,7 @@ pub(crate) fn notify_established(state: State, cx: &mut Cx<'_>) -> Outcome {
     match state {
         State::RepSent { peer, .. } | State::MraRepRcvd { peer, .. } => {
             cx.out.event(Event::UserEstablished { id: cx.id() });
-            (
-                State::Established {
-                    peer,
-                    rtu_data: Box::default(),
-                },
-                Ok(()),
-            )
+            (established(peer), Ok(()))
         }
         other => wrong_state(other, "notify_established"),
     }
@@ -120,14 +130,15 @@ pub(crate) fn on_mra_of_rep(state: State, mra: Box<Mra>, cx: &mut Cx<'_>) -> Sta
             State::MraRepRcvd { peer, reply }
         }
         other => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Mra);
             other
         }
     }
 }
 
-/// Prepares an MRA of the passive side (for a duplicate REQ) or of the active side (for a duplicate REP).
-pub(crate) fn prepare_mra(state: State, service_timeout: IbTimeout) -> Outcome {
+/// Prepares an MRA: of the passive side for a duplicate REQ, of the active side for a duplicate REP, of either for a
+/// duplicate LAP.
+pub(crate) fn prepare_mra(state: State, service_timeout: IbTimeout, cx: &mut Cx<'_>) -> Outcome {
     match state {
         State::ReqRcvd { peer } => (
             State::MraReqSent {
@@ -143,7 +154,7 @@ pub(crate) fn prepare_mra(state: State, service_timeout: IbTimeout) -> Outcome {
             },
             Ok(()),
         ),
-        other => wrong_state(other, "send_mra"),
+        other => lap::prepare_mra(other, service_timeout, "send_mra", cx),
     }
 }
 

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use oarlock_wire::cm::SidrReq;
 use oarlock_wire::mad::MAD_LEN;
 use oarlock_wire::units::{IbTimeout, TransactionId};
 use oarlock_wire::{Time, earliest};
 
-use super::Peer;
+use super::lap::Alternate;
+use super::sidr::Answered;
+use super::{Peer, Role};
 use crate::MessageName;
 use crate::timers::Timer;
 
@@ -38,7 +41,11 @@ pub(crate) enum State {
     /// Passive: the peer has the REP and asks for patience.
     MraRepRcvd { peer: Peer, reply: Resend },
     /// Connected. `rtu_data` is what our RTU carried, in case the peer asks again (active side).
-    Established { peer: Peer, rtu_data: Box<[u8]> },
+    Established {
+        peer: Peer,
+        rtu_data: Box<[u8]>,
+        alternate: Alternate,
+    },
     /// A DREQ is out.
     DreqSent { peer: Peer, request: Resend },
     /// The peer disconnects; the caller answers.
@@ -49,9 +56,17 @@ pub(crate) enum State {
         drep_data: Box<[u8]>,
         until: Time,
     },
+    /// Resolution: a SIDR_REQ is out.
+    SidrReqSent { attempt: Attempt },
+    /// Resolution: the peer answered. Rests until the caller destroys it.
+    SidrRepRcvd,
+    /// Resolution: the caller decides on a SIDR_REQ.
+    SidrReqRcvd { request: Box<SidrReq> },
+    /// Resolution: we answered, and answer again. Rests until the caller destroys it.
+    SidrRepSent { answered: Box<Answered> },
 }
 
-/// A REQ that is out.
+/// A REQ or SIDR_REQ that is out.
 pub(crate) struct Attempt {
     pub(crate) request: Resend,
     /// When to give up even if retries remain.
@@ -83,13 +98,30 @@ impl State {
             Self::DreqSent { .. } => StateName::DreqSent,
             Self::DreqRcvd { .. } => StateName::DreqRcvd,
             Self::Timewait { .. } => StateName::Timewait,
+            Self::SidrReqSent { .. } => StateName::SidrReqSent,
+            Self::SidrRepRcvd => StateName::SidrRepRcvd,
+            Self::SidrReqRcvd { .. } => StateName::SidrReqRcvd,
+            Self::SidrRepSent { .. } => StateName::SidrRepSent,
+        }
+    }
+
+    /// Where the exchange about an alternate path stands.
+    pub(crate) fn lap_state(&self) -> LapState {
+        match self {
+            Self::Established { alternate, .. } => alternate.name(),
+            _ => LapState::Idle,
         }
     }
 
     /// The peer, once it is known.
     pub(crate) fn peer(&self) -> Option<&Peer> {
         match self {
-            Self::ReqSent { .. } | Self::MraReqRcvd { .. } => None,
+            Self::ReqSent { .. }
+            | Self::MraReqRcvd { .. }
+            | Self::SidrReqSent { .. }
+            | Self::SidrRepRcvd
+            | Self::SidrReqRcvd { .. }
+            | Self::SidrRepSent { .. } => None,
             Self::Idle { peer } | Self::Timewait { peer, .. } => peer.as_ref(),
             Self::RepRcvd { peer }
             | Self::MraRepSent { peer, .. }
@@ -112,7 +144,16 @@ impl State {
         }
     }
 
-    /// Whether a passive connection in this state counts as half-open.
+    /// The request under which a SIDR_REQ that comes again finds this resolution.
+    pub(crate) fn sidr_request(&self) -> Option<&SidrReq> {
+        match self {
+            Self::SidrReqRcvd { request } => Some(request),
+            Self::SidrRepSent { answered } => Some(&answered.request),
+            _ => None,
+        }
+    }
+
+    /// Whether a passive connection or resolution in this state counts as half-open.
     pub(crate) fn is_half_open(&self) -> bool {
         matches!(
             self,
@@ -120,6 +161,7 @@ impl State {
                 | Self::MraReqSent { .. }
                 | Self::RepSent { .. }
                 | Self::MraRepRcvd { .. }
+                | Self::SidrReqRcvd { .. }
         )
     }
 
@@ -128,22 +170,32 @@ impl State {
         matches!(self, Self::ReqSent { .. } | Self::MraReqRcvd { .. })
     }
 
+    /// Whether a message that names only our comm id can be for this state: of a connection that knows no peer yet.
+    pub(crate) fn is_unheard_of(&self, role: Role) -> bool {
+        role.is_connection() && self.peer().is_none()
+    }
+
     /// The next timer of this state.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match self {
-            Self::ReqSent { attempt } | Self::MraReqRcvd { attempt } => {
+            Self::ReqSent { attempt }
+            | Self::MraReqRcvd { attempt }
+            | Self::SidrReqSent { attempt } => {
                 earliest(Some(attempt.request.reply_by), attempt.give_up_at)
             }
             Self::RepSent { reply, .. } | Self::MraRepRcvd { reply, .. } => Some(reply.reply_by),
             Self::DreqSent { request, .. } => Some(request.reply_by),
             Self::Timewait { until, .. } => Some(*until),
+            Self::Established { alternate, .. } => alternate.deadline(),
             Self::Idle { .. }
             | Self::RepRcvd { .. }
             | Self::MraRepSent { .. }
             | Self::ReqRcvd { .. }
             | Self::MraReqSent { .. }
-            | Self::Established { .. }
-            | Self::DreqRcvd { .. } => None,
+            | Self::DreqRcvd { .. }
+            | Self::SidrRepRcvd
+            | Self::SidrReqRcvd { .. }
+            | Self::SidrRepSent { .. } => None,
         }
     }
 
@@ -153,7 +205,9 @@ impl State {
             return None;
         }
         Some(match self {
-            Self::ReqSent { attempt } | Self::MraReqRcvd { attempt }
+            Self::ReqSent { attempt }
+            | Self::MraReqRcvd { attempt }
+            | Self::SidrReqSent { attempt }
                 if attempt.give_up_at.is_some_and(|at| at <= now) =>
             {
                 Timer::Deadline
@@ -165,15 +219,15 @@ impl State {
 }
 
 macro_rules! state_names {
-    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
-        /// The name of a connection's state.
+    ($(#[$type_doc:meta])* $type:ident: $($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
+        $(#[$type_doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         #[non_exhaustive]
-        pub enum StateName {
+        pub enum $type {
             $($(#[$doc])* $name,)*
         }
 
-        impl StateName {
+        impl $type {
             /// Every state.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -185,10 +239,18 @@ macro_rules! state_names {
                 }
             }
         }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
     };
 }
 
 state_names! {
+    /// The name of a connection's or resolution's state.
+    StateName:
     /// Not connected any more, or rejected; waits to be destroyed.
     Idle => "IDLE",
     /// Active: a REQ is out.
@@ -215,10 +277,28 @@ state_names! {
     DreqRcvd => "DREQ_RCVD",
     /// Disconnected; packets may still be under way.
     Timewait => "TIMEWAIT",
+    /// Resolution, asking side: a SIDR_REQ is out.
+    SidrReqSent => "SIDR_REQ_SENT",
+    /// Resolution, asking side: the answer is here; waits to be destroyed. (Linux says IDLE.)
+    SidrRepRcvd => "SIDR_REP_RCVD",
+    /// Resolution, serving side: waits for `sidr_reply`.
+    SidrReqRcvd => "SIDR_REQ_RCVD",
+    /// Resolution, serving side: answered, and answers again; waits to be destroyed. (Linux says IDLE, and takes a repeated
+    /// request for a new one.)
+    SidrRepSent => "SIDR_REP_SENT",
 }
 
-impl fmt::Display for StateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
+state_names! {
+    /// Where an established connection stands with an alternate path.
+    LapState:
+    /// No exchange is going on.
+    Idle => "LAP_IDLE",
+    /// A LAP of ours is out.
+    LapSent => "LAP_SENT",
+    /// The peer has our LAP and asks for patience.
+    MraLapRcvd => "MRA_LAP_RCVD",
+    /// A LAP of the peer waits for `answer_alternate_path`.
+    LapRcvd => "LAP_RCVD",
+    /// As `LapRcvd`, a duplicate LAP is answered with an MRA.
+    MraLapSent => "MRA_LAP_SENT",
 }

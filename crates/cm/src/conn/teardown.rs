@@ -1,9 +1,10 @@
 //! The ends of a connection: DREQ and DREP, REJ, and destroying an id.
 
 use oarlock_wire::cm::{Ari, Drep, Dreq, MessageKind, Mra, PrivateData, Rej};
-use oarlock_wire::units::{IbTimeout, RejReason, TransactionId};
+use oarlock_wire::units::{IbTimeout, RejReason, SidrStatus, TransactionId};
 
-use super::{Cx, Outcome, Peer, Resend, State, active, passive, timewait, wrong_state};
+use super::lap::Alternate;
+use super::{Cx, Outcome, Peer, Resend, State, active, lap, passive, sidr, timewait, wrong_state};
 use crate::timers::Timer;
 use crate::{DropReason, Event, MessageName};
 
@@ -62,7 +63,8 @@ pub(crate) fn on_dreq(
     cx: &mut Cx<'_>,
 ) -> State {
     if dreq.remote_qpn != cx.base.local_qpn {
-        cx.out.drop_message(DropReason::QpnMismatch);
+        cx.out
+            .drop_message(MessageName::Dreq, DropReason::QpnMismatch);
         return state;
     }
     match state {
@@ -106,7 +108,7 @@ pub(crate) fn on_dreq(
             State::DreqRcvd { peer, dreq_tid }
         }
         other => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Dreq);
             other
         }
     }
@@ -123,7 +125,7 @@ pub(crate) fn on_drep(state: State, drep: &Drep, cx: &mut Cx<'_>) -> State {
             timewait::enter(Some(peer), Box::default(), cx)
         }
         other => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Drep);
             other
         }
     }
@@ -201,7 +203,17 @@ pub(crate) fn on_rej(state: State, rej: Box<Rej>, cx: &mut Cx<'_>) -> State {
             State::Idle { peer }
         }
         State::Idle { .. } | State::DreqRcvd { .. } | State::Timewait { .. } => {
-            cx.drop_unexpected();
+            cx.drop_unexpected(MessageName::Rej);
+            return state;
+        }
+        // Linux: a REJ ends an established connection if no LAP is in progress, or if it may be the answer to ours.
+        State::Established { ref alternate, .. }
+            if !matches!(
+                alternate,
+                Alternate::Idle { .. } | Alternate::LapSent { .. }
+            ) =>
+        {
+            cx.drop_unexpected(MessageName::Rej);
             return state;
         }
         // A stale connection, or one that the peer has given up: packets of it may be under way.
@@ -218,14 +230,24 @@ pub(crate) fn send_mra(
     service_timeout: IbTimeout,
     cx: &mut Cx<'_>,
 ) {
-    let mra = Mra {
+    let mra = mra(peer, message, service_timeout, cx);
+    cx.send(cx.base.req_tid, mra);
+}
+
+/// An MRA for a duplicate of `message`.
+pub(crate) fn mra(
+    peer: &Peer,
+    message: MessageKind,
+    service_timeout: IbTimeout,
+    cx: &Cx<'_>,
+) -> Mra {
+    Mra {
         local_comm_id: cx.base.local_comm_id,
         remote_comm_id: peer.comm_id,
         message,
         service_timeout,
         private_data: PrivateData::ZERO,
-    };
-    cx.send(cx.base.req_tid, mra);
+    }
 }
 
 /// Says the last word of a connection that the caller destroys; nothing is repeated and nothing is reported.
@@ -246,7 +268,16 @@ pub(crate) fn destroy(state: State, cx: &mut Cx<'_>) {
             cx.send(cx.base.own_tid, dreq);
         }
         State::DreqRcvd { peer, dreq_tid } => send_drep(&peer, dreq_tid, &[], cx),
-        State::DreqSent { .. } | State::Timewait { .. } | State::Idle { .. } => {}
+        State::SidrReqRcvd { request } => {
+            let refusal = sidr::refusal(&request, SidrStatus::REJECT);
+            cx.send(cx.base.req_tid, refusal);
+        }
+        State::DreqSent { .. }
+        | State::Timewait { .. }
+        | State::Idle { .. }
+        | State::SidrReqSent { .. }
+        | State::SidrRepRcvd
+        | State::SidrRepSent { .. } => {}
     }
 }
 
@@ -277,6 +308,9 @@ pub(crate) fn on_timer(state: State, timer: Timer, cx: &mut Cx<'_>) -> State {
             }
         }
         (Timer::Reply, State::DreqSent { peer, request }) => on_drep_timeout(peer, request, cx),
+        (Timer::Reply, state @ State::Established { .. }) => lap::on_reply_timeout(state, cx),
+        (Timer::Reply, State::SidrReqSent { attempt }) => sidr::on_reply_timeout(attempt, cx),
+        (Timer::Deadline, State::SidrReqSent { .. }) => sidr::give_up(cx),
         (Timer::Timewait, State::Timewait { peer, .. }) => timewait::exit(peer, cx),
         // `State::due` names no other pairs.
         (_, other) => other,
