@@ -13,11 +13,13 @@ mod cmtime;
 mod connections;
 mod content;
 mod demo;
+mod explain;
 mod failure;
 mod host;
 mod progress;
 mod ps;
 mod report;
+mod signals;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +52,8 @@ enum Command {
     Cmtime(cmtime::Options),
     /// Shows the host service: identifiers, ports, slots, counters
     Ps(ps::Options),
+    /// Explains a code: why a peer refused, what a call's error number or an event means
+    Explain(explain::Options),
     /// Runs the host service of this network namespace in the foreground
     Host(host::Options),
     /// Reads captures
@@ -62,11 +66,15 @@ fn main() -> ExitCode {
     if let Err(failure) = init_log() {
         return failure.report();
     }
+    if let Err(error) = signals::outlive_file_size_limit() {
+        return failure::system("signals")(error).report();
+    }
     let result = match cli.command {
         Command::Demo(options) => demo::run(&options),
         Command::Cmatose(options) => cmatose::run(&options),
         Command::Cmtime(options) => cmtime::run(&options),
         Command::Ps(options) => ps::run(&options),
+        Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),
         Command::Trace(options) => trace::run(&options),
     };

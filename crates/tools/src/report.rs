@@ -45,7 +45,8 @@ pub(crate) fn print_json<T: Serialize>(command: &str, ok: bool, body: &T) -> Res
         .map_err(system("standard output"))
 }
 
-fn to_json<T: Serialize>(command: &str, ok: bool, body: &T) -> Result<String, Failure> {
+/// One JSON object of the command, without an end of line.
+pub(crate) fn to_json<T: Serialize>(command: &str, ok: bool, body: &T) -> Result<String, Failure> {
     let framed = Framed {
         schema: &format!("oarlock.{command}/1"),
         ok,
