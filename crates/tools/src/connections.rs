@@ -67,6 +67,16 @@ impl Devices {
         self.queue_pair(id, init).map(drop)
     }
 
+    /// A counter of the devices' port, which is one for all devices of this process.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let of_device = |device: &Device| {
+            let counters = device.context.counters();
+            let found = counters.into_iter().find(|(known, _)| known == name);
+            found.map_or(0, |(_, value)| value)
+        };
+        self.used.iter().map(of_device).max().unwrap_or(0)
+    }
+
     /// Takes the completions that are there.
     pub(crate) fn poll(&self, completions: &mut Vec<Completion>) -> Result<usize, Failure> {
         let mut taken = 0;

@@ -38,6 +38,13 @@ pub(crate) enum Failure {
     /// A capture that cannot be read.
     #[error("{}: {problem}", path.display())]
     Capture { path: PathBuf, problem: String },
+    /// A capture that is not whole.
+    #[error("{}: {packets} packets could not be written: {cause}", path.display())]
+    CaptureIncomplete {
+        path: PathBuf,
+        packets: u64,
+        cause: String,
+    },
     /// A name that does not resolve.
     #[error("{name} is not the name or address of a host: {problem}")]
     Name { name: String, problem: String },

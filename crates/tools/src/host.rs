@@ -61,16 +61,23 @@ pub(crate) struct Traffic {
     pub(crate) management_packets: u64,
 }
 
+/// One counter of the service.
+pub(crate) fn counter(host: &Host, name: &str) -> Result<u64, Failure> {
+    find(&host.ps()?.host.counters, name)
+}
+
+fn find(counters: &[(String, u64)], name: &str) -> Result<u64, Failure> {
+    let found = counters.iter().find(|(known, _)| known == name);
+    // Without the counter nothing would be known; that must not pass for none.
+    found
+        .map(|(_, value)| *value)
+        .ok_or_else(|| Failure::Result(format!("the host service has no counter {name}")))
+}
+
 /// Asks the service for its traffic.
 pub(crate) fn traffic(host: &Host) -> Result<Traffic, Failure> {
     let state = host.ps()?.host;
-    let counter = |name: &str| {
-        let found = state.counters.iter().find(|(known, _)| known == name);
-        // Without the counter nothing would be known about the traffic; that must not pass for none.
-        found
-            .map(|(_, value)| *value)
-            .ok_or_else(|| Failure::Result(format!("the host service has no counter {name}")))
-    };
+    let counter = |name| find(&state.counters, name);
     Ok(Traffic {
         pid: state.pid,
         data_packets: counter("data_packets")?,

@@ -105,8 +105,8 @@ impl<'a> Session<'a> {
         outcome: &'a mut Outcome,
         events_per_connection: u32,
     ) -> Result<Self, Failure> {
-        let capture = plan.pcap.as_deref().map(SharedCapture::join).transpose()?;
-        if let Some(capture) = &capture
+        let mut capture = plan.pcap.as_deref().map(SharedCapture::join).transpose()?;
+        if let Some(capture) = &mut capture
             && !plan.pcap_data_only
         {
             capture.trace_service(&host)?;
@@ -509,6 +509,13 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    fn check_capture(&self) -> Result<(), Failure> {
+        match &self.capture {
+            Some(capture) => capture.check(&self.host, &self.devices),
+            None => Ok(()),
+        }
+    }
+
     /// The end of the run, whatever it was: disconnect, wait, count, report.
     pub(super) fn finish(mut self, result: Result<(), Failure>) -> Result<(), Failure> {
         let lost_before = self.nodes.iter().any(|node| node.is_lost(self.plan));
@@ -548,7 +555,7 @@ impl<'a> Session<'a> {
             // The loss of the device explains everything else.
             (Err(_), Err(failure)) if failure.is_device_fatal() => Err(failure),
             (Err(failure), _) | (Ok(()), Err(failure)) => Err(failure),
-            (Ok(()), Ok(())) => self.outcome.check(),
+            (Ok(()), Ok(())) => self.outcome.check().and_then(|()| self.check_capture()),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod child;
 
 use crate::capture::{self, SharedCapture};
+use crate::connections::Devices;
 use crate::failure::Failure;
 use crate::report::{self, Lines};
 use crate::{host, trace};
@@ -85,13 +86,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     ));
     let capture = match &options.pcap {
         Some(file) => {
-            let capture = SharedCapture::create(&capture::absolute(file)?)?;
+            let mut capture = SharedCapture::create(&capture::absolute(file)?)?;
             capture.trace_service(&host)?;
             Some(capture)
         }
         None => None,
     };
     let (passive, active) = run_both(options, capture.as_ref(), lines)?;
+    if let Some(capture) = &capture {
+        capture.check(&host, &Devices::default())?;
+    }
     let after = host::traffic(&host)?;
     let summary = summarise(options, &passive, &active, &before, &after);
     print(options, &passive, &active, &summary, lines);

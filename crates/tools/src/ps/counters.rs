@@ -59,7 +59,7 @@ const GROUPS: [(&str, &str); 7] = [
 ];
 
 /// Kinds of counting a message, in the order of the table's columns.
-const KINDS: [&str; 4] = ["sent", "received", "retried", "duplicate"];
+const KINDS: [&str; 5] = ["sent", "received", "retried", "duplicate", "dropped"];
 
 /// A message's counters, one for each of [`KINDS`] that the service has, with its rate where one is known.
 type Row = [Option<(u64, Option<f64>)>; KINDS.len()];
@@ -160,18 +160,23 @@ fn message_table(messages: &[(String, Row)]) -> Vec<String> {
     if messages.is_empty() {
         return Vec::new();
     }
-    let [sent, received, retried, duplicate] = KINDS;
-    let mut rows: Vec<[String; 5]> =
-        vec![["message", sent, received, retried, duplicate].map(str::to_owned)];
+    let mut rows: Vec<[String; 1 + KINDS.len()]> = vec![row("message", |at| KINDS[at])];
     for (message, kinds) in messages {
-        let cell = |at: usize| match kinds[at] {
+        rows.push(row(message, |at| match kinds[at] {
             None => "-".to_owned(),
             Some((value, None)) => value.to_string(),
             Some((value, Some(rate))) => format!("{value} ({}/s)", per_second(rate)),
-        };
-        rows.push([message.clone(), cell(0), cell(1), cell(2), cell(3)]);
+        }));
     }
     columns(&rows, &[0])
+}
+
+/// A row that begins with a name and has a cell for each kind.
+fn row<S: Into<String>>(first: &str, cell: impl Fn(usize) -> S) -> [String; 1 + KINDS.len()] {
+    std::array::from_fn(|at| match at.checked_sub(1) {
+        None => first.to_owned(),
+        Some(kind) => cell(kind).into(),
+    })
 }
 
 fn per_second(rate: f64) -> String {
@@ -205,10 +210,11 @@ mod tests {
             ("cm_sent_req", 4),
             ("cm_received_req", 0),
             ("cm_sidr_rep_sent", 1),
+            ("cm_req_dropped", 7),
             ("cm_dropped_duplicate", 5),
             ("cm_dropped_unsupported", 0),
         ]);
-        let before = values(&[("qp1_sent", 5), ("cm_sent_req", 2)]);
+        let before = values(&[("qp1_sent", 5), ("cm_sent_req", 2), ("cm_req_dropped", 7)]);
         let rates = Rates::between(&before, &now, Duration::from_secs(2));
         assert_eq!(
             grouped(&now, Some(&rates)).join("\n"),
@@ -221,9 +227,9 @@ management datagrams (queue pair 1):
 RDMA CM:
   requests_queued  2  +1.0/s
 IB CM:
-  message         sent  received  retried  duplicate
-  REQ       4 (+1.0/s)         0        -          -
-  SIDR_REP  1 (+0.5/s)         -        -          -
+  message         sent  received  retried  duplicate  dropped
+  REQ       4 (+1.0/s)         0        -          -        7
+  SIDR_REP  1 (+0.5/s)         -        -          -        -
   dropped_duplicate  5  +2.5/s
   zero: dropped_unsupported
 others:

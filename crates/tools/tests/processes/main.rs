@@ -276,3 +276,25 @@ fn every_command_explains_itself_with_examples() {
         );
     }
 }
+
+/// A capture that may not grow any more ends in a sentence with the limit, in each process that writes to it, and kills none.
+#[test]
+fn a_capture_at_the_limit_of_file_size_is_one_sentence() {
+    for size in [10, 3000] {
+        let Some(output) = inside(&format!(
+            "d=$(mktemp -d); ulimit -f 8; $OARLOCK demo -c 5 -C 5 -S {size} --pcap $d/x.pcap; e=$?; \
+             $OARLOCK ps >/dev/null && echo the service lives; rm -r $d; exit $e"
+        )) else {
+            return;
+        };
+        assert_status(&output, 1);
+        let said = support::stderr(&output);
+        let errors: Vec<&str> = said.lines().filter(|l| l.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 1, "{said}");
+        assert!(
+            errors[0].contains("packets could not be written") && errors[0].contains("ulimit -f"),
+            "{said}"
+        );
+        assert_line(&stdout(&output), "the service lives");
+    }
+}
