@@ -74,7 +74,7 @@ counters! {
     group_qp_bad,
     /// Packets to a group of which this slot is no member, on the interface they came by.
     group_not_joined,
-    /// Datagrams that the receive queue had no room for.
+    /// Datagrams that the receive queue had no room for, those dropped before this endpoint was made included.
     rxq_overflow,
     /// Packets to an address or slot that nobody holds, or to a group without members (in-memory wire).
     no_receiver,

@@ -1,5 +1,9 @@
 //! Membership of multicast groups: which groups an endpoint is in, and the socket options behind it.
 
+mod keeper;
+
+pub use keeper::GroupKeeper;
+
 use crate::Counters;
 use crate::counters::Counter;
 use socket2::{InterfaceIndexOrAddress, Socket};

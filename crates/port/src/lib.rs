@@ -48,6 +48,7 @@ pub use oarlock_wire::ROCE_PORT;
 pub use batch::Batch;
 pub use counters::Counters;
 pub use error::{MemError, PortOwner, SlotsError};
+pub use group::GroupKeeper;
 pub use mem::{Faults, MEM_IFINDEX, MemChanges, MemHost, MemPort, MemWire};
 pub use port::Port;
 pub use slots::{Renewal, UdpSlots};

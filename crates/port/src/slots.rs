@@ -13,7 +13,7 @@
 mod owner;
 
 use crate::fork::ForkGuard;
-use crate::sys::{attach_slot_steering, set_option};
+use crate::sys::{attach_slot_steering, dropped, set_option};
 use crate::{Batch, ROCE_PORT, SLOTS, SPARE_SLOT, SlotsError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -81,6 +81,14 @@ impl UdpSlots {
         self.sockets[usize::from(slot)]
             .as_ref()
             .map(|member| member.socket.as_fd())
+    }
+
+    /// Number of datagrams that a slot's queue had no room for since its last renewal; not while that is held up.
+    #[must_use]
+    pub fn dropped(&self, slot: u8) -> u64 {
+        self.socket(slot)
+            .and_then(|socket| dropped(socket).ok())
+            .map_or(0, u64::from)
     }
 
     /// Whether the group receives IPv6, or IPv4 alone because the system has no IPv6.
@@ -219,7 +227,6 @@ fn configure(socket: &Socket, ipv6: bool) -> io::Result<()> {
         ip(libc::IP_PKTINFO, 1)?;
     }
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
     // Best effort: beyond the system's limit (rmem_max) when we may, up to it when not.
     if set_option(
         socket,

@@ -30,6 +30,28 @@ pub(crate) fn set_option(socket: impl AsFd, level: i32, name: i32, value: i32) -
     }
 }
 
+/// Number of datagrams that a socket has dropped since it was made, for want of room as a rule.
+pub(crate) fn dropped(socket: impl AsFd) -> io::Result<u32> {
+    let mut info = [0u32; MEMINFO_LEN];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and so open; the pointers are to a live array and to its size, and every bit
+    // pattern that the kernel writes is one of u32.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 {
+        Ok(info[libc::SK_MEMINFO_DROPS as usize])
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Who is at the other end of a connected Unix socket: process and user. A process that this pid namespace does not have
 /// is 0, for which the safe wrappers have no value.
 pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
@@ -95,3 +117,8 @@ pub(crate) fn attach_slot_steering(socket: impl AsFd) -> io::Result<()> {
         Err(io::Error::last_os_error())
     }
 }
+
+/// From Linux 4.12; include/uapi/asm-generic/socket.h.
+const SO_MEMINFO: libc::c_int = 55;
+/// SK_MEMINFO_VARS of include/uapi/linux/sock_diag.h; the last is the number of drops.
+const MEMINFO_LEN: usize = 9;

@@ -17,7 +17,7 @@ use crate::counters::Counter;
 use crate::frame::{Flow, IpFields};
 use crate::group::{self, Groups};
 use crate::pcap::{Capture, Tap};
-use crate::sys::{Received, receive_many};
+use crate::sys::{Received, dropped, receive_many};
 use crate::{Batch, Counters, ROCE_PORT};
 use oarlock_wire::{AddressVector, FlowLabel, Gid};
 use sender::{Sender, Senders};
@@ -76,6 +76,9 @@ impl UdpPort {
     /// What was sent, received and dropped.
     #[must_use]
     pub fn counters(&self) -> &Counters {
+        if let Ok(dropped) = dropped(&self.socket) {
+            self.counters.set(Counter::rxq_overflow, dropped.into());
+        }
         &self.counters
     }
 
@@ -226,10 +229,6 @@ impl UdpPort {
 
     /// Checks one datagram or burst and puts its packets into the batch.
     fn accept(&self, buffer: usize, received: &Received, batch: &mut Batch) {
-        if let Some(overflow) = received.overflow {
-            self.counters
-                .set(Counter::rxq_overflow, u64::from(overflow));
-        }
         if received.truncated {
             self.counters.add(Counter::truncated, 1);
             return;

@@ -22,8 +22,6 @@ pub(crate) struct Received {
     pub(crate) traffic_class: u8,
     /// Time to live or hop limit.
     pub(crate) hop_limit: u8,
-    /// Datagrams that this socket has dropped so far.
-    pub(crate) overflow: Option<u32>,
 }
 
 /// Receives up to `results.len()` datagrams without blocking, one into each buffer; returns their number, zero when
@@ -171,7 +169,6 @@ fn read_message(level: i32, kind: i32, data: &[u8], received: &mut Received) {
         (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) | (libc::IPPROTO_IP, libc::IP_TTL) => {
             received.hop_limit = int().unwrap_or(0) as u8;
         }
-        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => received.overflow = int().map(|n| n as u32),
         _ => {}
     }
 }
@@ -181,6 +178,6 @@ struct Control(MaybeUninit<[u8; CONTROL_LEN]>);
 
 const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;
-/// Room for packet info of both families, GRO size, traffic class, hop limit and overflow count, with margin.
+/// Room for packet info of both families, GRO size, traffic class and hop limit, with margin.
 const CONTROL_LEN: usize = 256;
 const MAX: usize = crate::batch::MAX_BUFFERS;
