@@ -38,6 +38,8 @@ counters! {
     malformed,
     /// Packets dropped: the queue pair number is of our slot, but no such queue pair exists.
     no_such_qp,
+    /// Packets dropped: sent to a multicast group that no queue pair is attached to.
+    no_such_group,
     /// Packets dropped: the queue pair number is of another slot.
     foreign_slot,
     /// Packets that the port did not take for sending.

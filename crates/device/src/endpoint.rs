@@ -13,7 +13,7 @@
 //!
 //! 1. `attaching`, then `capture`; the lead
 //! 2. `receiver`: one thread at a time takes packets off the port
-//! 3. a queue pair's `inner` (never two at once)
+//! 3. a queue pair's `inner` (never two at once); the groups
 //! 4. the port (shared, except to open and close it); a table of queue pairs or regions (shared,
 //!    except to change it); a region's guard (shared, except to deregister)
 //! 5. a completion queue's `state`
@@ -32,7 +32,7 @@ use std::time::Instant;
 use oarlock_port::pcap::Capture;
 use oarlock_port::{Batch, Port};
 use oarlock_transport::{QpAttr, QpState};
-use oarlock_wire::{Packet, Time};
+use oarlock_wire::{AddressVector, Packet, Qpn, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::context::Context;
@@ -41,6 +41,7 @@ use crate::cq::CqShared;
 use crate::engine;
 use crate::error::Error;
 use crate::event::AsyncEvent;
+use crate::groups::{Group, Groups};
 use crate::lead::{Lead, Leading};
 use crate::locks::{lock, read, try_lock, write};
 use crate::qp::{QpInner, QpShared};
@@ -88,6 +89,7 @@ pub(crate) struct Core {
     /// The service is gone and every queue pair has been flushed: no completion will come.
     is_over: AtomicBool,
     qps: QpnTable,
+    groups: Groups,
     receiver: Mutex<Receiver>,
     timers: Timers,
     scratch: Mutex<Vec<Scratch>>,
@@ -126,6 +128,7 @@ impl Endpoint {
             gone: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             qps: QpnTable::new(),
+            groups: Groups::new(),
             receiver: Mutex::new(Receiver {
                 batch: Batch::default(),
                 touched: Vec::new(),
@@ -282,6 +285,25 @@ impl Core {
         Ok(slot)
     }
 
+    /// Attaches a queue pair to a multicast group; the first of this process makes it a member.
+    pub(crate) fn attach_multicast(&self, group: Group, qp: &Arc<QpShared>) -> Result<(), Error> {
+        let port = read(&self.port).as_ref().map(Arc::clone);
+        let port = port.ok_or(Error::DeviceFatal)?;
+        self.groups.attach(&port, group, qp)
+    }
+
+    /// Detaches a queue pair; false if it is not attached.
+    pub(crate) fn detach_multicast(&self, group: Group, qp: &QpShared) -> bool {
+        let port = read(&self.port).as_ref().map(Arc::clone);
+        self.groups.detach(port.as_deref(), group, qp)
+    }
+
+    /// The queue pair is gone: its attachments end.
+    pub(crate) fn detach_all(&self, qp: &QpShared) {
+        let port = read(&self.port).as_ref().map(Arc::clone);
+        self.groups.forget(port.as_deref(), qp);
+    }
+
     /// Runs `input` on the packet engine of `qp` and does whatever follows from it.
     pub(crate) fn with_qp<T>(
         self: &Arc<Self>,
@@ -310,13 +332,13 @@ impl Core {
             return [None, None];
         }
         let mut overruns = [None, None];
-        if inner.rc.has_output() {
+        if inner.transport.has_output() {
             let now = self.now();
             let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
             let mut memory = qp.memory(self);
             let port = read(&self.port);
             scratch.send_all(
-                &mut inner.rc,
+                &mut inner.transport,
                 now,
                 &mut memory,
                 port.as_deref(),
@@ -326,7 +348,7 @@ impl Core {
             lock(&self.scratch).push(scratch);
             overruns = qp.publish(inner);
         }
-        if let Some(due) = inner.rc.poll_timeout()
+        if let Some(due) = inner.transport.poll_timeout()
             && inner.scheduled.is_none_or(|scheduled| due < scheduled)
         {
             inner.scheduled = Some(due);
@@ -353,8 +375,11 @@ impl Core {
     fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> [Option<Arc<CqShared>>; 2] {
         let mut inner = lock(qp.inner());
         // Error can be entered from every state; from Reset there is nothing to flush.
-        if inner.rc.state() != QpState::Reset {
-            let refused = inner.rc.modify(&QpAttr::to_state(QpState::Error)).err();
+        if inner.transport.state() != QpState::Reset {
+            let refused = inner
+                .transport
+                .modify(&QpAttr::to_state(QpState::Error))
+                .err();
             debug_assert_eq!(refused, None);
         }
         self.drive(qp, &mut inner)
@@ -405,6 +430,10 @@ impl Core {
             };
             let qpn = packet.bth.dest_qpn;
             if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+                if qpn == Qpn::MULTICAST {
+                    self.handle_multicast(now, &from, &packet, touched);
+                    continue;
+                }
                 if Some(slot_of(qpn)) != slot {
                     self.counters.foreign_slot.add(1);
                     continue;
@@ -415,17 +444,7 @@ impl Core {
                 self.counters.no_such_qp.add(1);
                 continue;
             };
-            let mut inner = lock(qp.inner());
-            if qp.is_destroyed() {
-                self.counters.no_such_qp.add(1);
-                continue;
-            }
-            let mut memory = qp.memory(self);
-            inner.rc.handle_packet(now, &from, &packet, &mut memory);
-            if !inner.touched {
-                inner.touched = true;
-                touched.push(Arc::clone(qp));
-            }
+            self.handle_packet(now, &from, &packet, qp, touched);
         }
         drop(last);
         for qp in touched.drain(..) {
@@ -434,6 +453,47 @@ impl Core {
                 self.drive(&qp, &mut inner)
             };
             self.fail_overrun(overruns);
+        }
+    }
+
+    /// Each attached queue pair gets the packet.
+    fn handle_multicast(
+        self: &Arc<Self>,
+        now: Time,
+        from: &AddressVector,
+        packet: &Packet<'_>,
+        touched: &mut Vec<Arc<QpShared>>,
+    ) {
+        let Some(members) = self.groups.members(Group::of(from)) else {
+            self.counters.no_such_group.add(1);
+            return;
+        };
+        for qp in members.iter() {
+            self.handle_packet(now, from, packet, qp, touched);
+        }
+    }
+
+    #[inline]
+    fn handle_packet(
+        self: &Arc<Self>,
+        now: Time,
+        from: &AddressVector,
+        packet: &Packet<'_>,
+        qp: &Arc<QpShared>,
+        touched: &mut Vec<Arc<QpShared>>,
+    ) {
+        let mut inner = lock(qp.inner());
+        if qp.is_destroyed() {
+            self.counters.no_such_qp.add(1);
+            return;
+        }
+        let mut memory = qp.memory(self);
+        inner
+            .transport
+            .handle_packet(now, from, packet, &mut memory);
+        if !inner.touched {
+            inner.touched = true;
+            touched.push(Arc::clone(qp));
         }
     }
 
@@ -452,7 +512,7 @@ impl Core {
                 }
                 inner.scheduled = None;
                 self.counters.timeouts.add(1);
-                inner.rc.handle_timeout(now);
+                inner.transport.handle_timeout(now);
                 self.drive(&qp, &mut inner)
             };
             self.fail_overrun(overruns);

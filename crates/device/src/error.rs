@@ -2,8 +2,10 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::net::IpAddr;
 
-use oarlock_wire::Mtu;
+use oarlock_transport::QpType;
+use oarlock_wire::{Gid, Mtu};
 
 /// A call that was refused. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +102,39 @@ pub enum Error {
     NoPort {
         /// What the host said.
         source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The device has no such queue pairs.
+    #[error("queue pairs of type {0} are not supported")]
+    UnsupportedQpType(QpType),
+    /// The call is for queue pairs of another transport service.
+    #[error("{call} needs a UD queue pair, this one is {qp_type}")]
+    NotUd {
+        /// The call.
+        call: &'static str,
+        /// What the queue pair is.
+        qp_type: QpType,
+    },
+    /// The address is not that of a multicast group.
+    #[error("{0} is not the address of a multicast group")]
+    NotMulticast(Gid),
+    /// The queue pair is not attached to the group.
+    #[error("the queue pair is not attached to group {0}")]
+    NotAttached(Gid),
+    /// The system lets one process, or rather its slot of the port, into so many groups only.
+    #[error(
+        "cannot join group {group}: this process is in as many groups as the system allows (net.ipv4.igmp_max_memberships, for IPv6 net.core.optmem_max)"
+    )]
+    TooManyGroups {
+        /// The group.
+        group: IpAddr,
+    },
+    /// The system refused to make the process a member of a group.
+    #[error("cannot join group {group}: {source}")]
+    CannotJoin {
+        /// The group.
+        group: IpAddr,
+        /// What the system said.
+        source: io::Error,
     },
     /// The queue pair refused the call.
     #[error(transparent)]

@@ -9,12 +9,21 @@
 //!      |  \
 //!      |   Pd ── Region                    mr/: placement that fails instead of faulting
 //!      |   Cq ── CompChannel               cq.rs, queue.rs
-//!      |   Qp ── oarlock_transport::Rc     qp.rs: the packet engine behind a lock
+//!      |   Qp ── oarlock_transport::Rc     qp.rs, transport.rs: the packet engine behind a lock
+//!      |    |                        or Ud
+//!      |   Groups                          groups.rs: multicast, and who in this process takes it
 //!      v
 //!   Endpoint (slot, queue pair numbers)    endpoint.rs: one per process; lock order; who works
 //!      |
 //!   oarlock_port::Port                     engine.rs: the thread that works when nobody else does
 //! ```
+//!
+//! # Datagrams
+//! A queue pair of type [`QpType::Ud`](oarlock_transport::QpType) sends each message as one packet to a destination of
+//! its own, and finds 40 bytes of GRH before each message it receives. Those attached to a multicast group
+//! ([`Qp::attach_multicast`]) each get a copy of what is sent to it, their own messages included; the process is a member
+//! of the group, on its own slot of the port, from the first attachment to the end of the last. Nothing is acknowledged:
+//! what a receiver had no buffer for, or the network lost, is gone, and counted where that is known.
 //!
 //! Read next: [`Endpoint`] for the threads, [`Region`] for memory, [`Cq`] for completions.
 //!
@@ -35,6 +44,7 @@ mod endpoint;
 mod engine;
 mod error;
 mod event;
+mod groups;
 mod lead;
 mod locks;
 mod mr;
@@ -45,6 +55,7 @@ mod queue;
 mod sys;
 mod timers;
 mod transmit;
+mod transport;
 
 pub use context::{Context, DeviceInfo, DeviceLimits};
 pub use cq::{CompChannel, Cq, CqEvent, CqId, Cqe, Notify};

@@ -5,21 +5,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use oarlock_transport::{
-    AttrMask, Counters, QpAttr, QpEvent, QpState, Rc, RcConfig, RecvWr, SendWr,
+    AttrMask, Counters, QpAttr, QpEvent, QpState, QpType, Rc, RcConfig, RecvWr, SendWr, Ud,
+    UdConfig,
 };
-use oarlock_wire::{Qpn, Time};
+use oarlock_wire::{Gid, Qpn, Time};
 
+use crate::context::DeviceInfo;
 use crate::cq::{Cq, CqShared, Pushed};
 use crate::endpoint::Core;
 use crate::error::Error;
 use crate::event::AsyncEvent;
+use crate::groups::Group;
 use crate::locks::lock;
 use crate::mr::PdMemory;
 use crate::pd::Pd;
+use crate::transport::Transport;
 
 /// What a queue pair is created with.
 #[derive(Clone)]
 pub struct QpInit {
+    /// The transport service.
+    pub qp_type: QpType,
     /// Depth of the send queue.
     pub max_send_wr: u32,
     /// Depth of the receive queue.
@@ -40,6 +46,7 @@ pub struct QpInit {
 impl Default for QpInit {
     fn default() -> Self {
         Self {
+            qp_type: QpType::Rc,
             max_send_wr: 64,
             max_recv_wr: 64,
             max_send_sge: 4,
@@ -54,7 +61,7 @@ impl Default for QpInit {
 /// Called when the peer's first request arrives; see [`Qp::on_comm_est`].
 pub type CommEstHook = Box<dyn Fn(Qpn) + Send + Sync>;
 
-/// A reliable-connected queue pair.
+/// A queue pair: reliable-connected or unreliable-datagram.
 ///
 /// Dropping the handle takes it out of the device without waiting. A thread that handles a packet
 /// for it at that moment finishes; no packet is handled later. Its completions stay in the
@@ -70,6 +77,7 @@ pub struct Qp {
 /// for it has finished, and with it `user` and so the memory of its work requests.
 pub(crate) struct QpShared {
     qpn: Qpn,
+    qp_type: QpType,
     pd: Pd,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
@@ -82,7 +90,7 @@ pub(crate) struct QpShared {
 }
 
 pub(crate) struct QpInner {
-    pub(crate) rc: Rc,
+    pub(crate) transport: Transport,
     /// Time of this queue pair's entry in the timers that counts.
     pub(crate) scheduled: Option<Time>,
     /// Is in the list of those to be driven after a batch of packets.
@@ -102,41 +110,30 @@ impl Qp {
     ///
     /// # Errors
     /// `OutOfRange`: beyond a limit of the device, which the error names. `OtherContext`.
-    /// `TooManyQueuePairs`. `NoPort`: the host gives no slot. `DeviceFatal`.
+    /// `UnsupportedQpType`. `TooManyQueuePairs`. `NoPort`: the host gives no slot. `DeviceFatal`.
     #[doc(alias = "ibv_create_qp")]
     pub fn new(pd: &Pd, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>, init: QpInit) -> Result<Self, Error> {
         check(pd, send_cq, recv_cq, &init)?;
         let core = pd.context().endpoint().core();
         let slot = core.attach()?;
-        let limits = pd.context().device().limits;
-        let user = init.user;
+        let device = pd.context().device();
         let shared = core.qps().insert(slot, |qpn| {
-            let config = RcConfig {
-                qpn,
-                max_send_wr: init.max_send_wr,
-                max_recv_wr: init.max_recv_wr,
-                max_send_sge: init.max_send_sge,
-                max_recv_sge: init.max_recv_sge,
-                max_inline: init.max_inline_data,
-                sq_sig_all: init.sq_sig_all,
-                max_qp_rd_atom: limits.max_qp_rd_atom,
-                max_qp_init_rd_atom: limits.max_qp_init_rd_atom,
-                ..RcConfig::default()
-            };
+            let transport = transport(device, qpn, &init);
             Arc::new(QpShared {
                 qpn,
+                qp_type: init.qp_type,
                 pd: pd.clone(),
                 send_cq: Arc::clone(send_cq.shared()),
                 recv_cq: Arc::clone(recv_cq.shared()),
                 inner: Mutex::new(QpInner {
-                    rc: Rc::new(config),
+                    transport,
                     scheduled: None,
                     touched: false,
                 }),
                 comm_est: Mutex::default(),
                 has_raised: AtomicBool::new(false),
                 destroyed: AtomicBool::new(false),
-                user,
+                user: init.user,
             })
         })?;
         send_cq.shared().attach(&shared);
@@ -160,6 +157,11 @@ impl Qp {
         self.shared.qpn
     }
 
+    /// Its transport service.
+    pub fn qp_type(&self) -> QpType {
+        self.shared.qp_type
+    }
+
     /// Its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.shared.pd
@@ -177,18 +179,18 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        lock(&self.shared.inner).rc.state()
+        lock(&self.shared.inner).transport.state()
     }
 
     /// Its attributes; the mask names those that have been given.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
-        lock(&self.shared.inner).rc.query()
+        lock(&self.shared.inner).transport.query()
     }
 
     /// Its counters.
     pub fn counters(&self) -> Counters {
-        lock(&self.shared.inner).rc.counters().clone()
+        lock(&self.shared.inner).transport.counters().clone()
     }
 
     /// Changes state and attributes.
@@ -222,7 +224,7 @@ impl Qp {
             return Err(Error::DeviceFatal);
         }
         self.core()
-            .with_qp(&self.shared, |inner| inner.rc.modify(attr))?;
+            .with_qp(&self.shared, |inner| inner.transport.modify(attr))?;
         Ok(())
     }
 
@@ -233,7 +235,7 @@ impl Qp {
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendWr<'_>) -> Result<(), Error> {
         self.core()
-            .with_qp(&self.shared, |inner| inner.rc.post_send(request))?;
+            .with_qp(&self.shared, |inner| inner.transport.post_send(request))?;
         Ok(())
     }
 
@@ -244,8 +246,58 @@ impl Qp {
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, request: &RecvWr<'_>) -> Result<(), Error> {
         self.core()
-            .with_qp(&self.shared, |inner| inner.rc.post_recv(request))?;
+            .with_qp(&self.shared, |inner| inner.transport.post_recv(request))?;
         Ok(())
+    }
+
+    /// Attaches a UD queue pair to a multicast group of its device's interface: from now on it receives what is sent to the
+    /// group with its Q_Key, its own messages included. Attached already, it stays so, and gets each message once.
+    ///
+    /// The first queue pair of this process makes it a member of the group, which the system tells the network (IGMP,
+    /// MLD). Dropping the queue pair detaches it.
+    ///
+    /// # Errors
+    /// `NotUd`. `NotMulticast`. `TooManyGroups`: a limit of the system. `CannotJoin`: the system refuses, for example
+    /// because the interface is gone. `DeviceFatal`.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
+        let group = self.group("attach_multicast", group)?;
+        self.core().attach_multicast(group, &self.shared)
+    }
+
+    /// Undoes [`attach_multicast`](Self::attach_multicast). A message that a thread of the device has in hand may still
+    /// arrive.
+    ///
+    /// # Errors
+    /// `NotUd`. `NotMulticast`. `NotAttached`.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_multicast(&self, group: Gid) -> Result<(), Error> {
+        let group = self.group("detach_multicast", group)?;
+        if self.core().detach_multicast(group, &self.shared) {
+            Ok(())
+        } else {
+            Err(Error::NotAttached(group.gid))
+        }
+    }
+
+    fn group(&self, call: &'static str, gid: Gid) -> Result<Group, Error> {
+        match self.qp_type() {
+            QpType::Ud => {}
+            qp_type => return Err(Error::NotUd { call, qp_type }),
+        }
+        if !gid.is_multicast() {
+            return Err(Error::NotMulticast(gid));
+        }
+        Ok(Group {
+            gid,
+            ifindex: self.pd().context().device().ifindex,
+        })
     }
 
     /// Calls `hook` once when the peer's first request arrives, in place of
@@ -281,6 +333,9 @@ impl Drop for Qp {
     fn drop(&mut self) {
         self.shared.destroyed.store(true, Ordering::Release);
         self.core().qps().remove(self.shared.qpn);
+        if self.qp_type() == QpType::Ud {
+            self.core().detach_all(&self.shared);
+        }
         self.ignore_comm_est();
         // So the queue of events is bounded by the queue pairs there are, also for a program that
         // never reads it.
@@ -332,7 +387,7 @@ impl QpShared {
     /// packets have been sent. Returns completion queues that overran.
     pub(crate) fn publish(self: &Arc<Self>, inner: &mut QpInner) -> [Option<Arc<CqShared>>; 2] {
         let mut overruns = [None, None];
-        while let Some(completion) = inner.rc.poll_completion() {
+        while let Some(completion) = inner.transport.poll_completion() {
             let (cq, overrun) = if completion.is_send {
                 (&self.send_cq, &mut overruns[0])
             } else {
@@ -342,7 +397,7 @@ impl QpShared {
                 *overrun = Some(Arc::clone(cq));
             }
         }
-        while let Some(event) = inner.rc.poll_event() {
+        while let Some(event) = inner.transport.poll_event() {
             match event {
                 QpEvent::CommEst => self.communication_established(),
                 QpEvent::RequestError => {
@@ -378,8 +433,39 @@ impl QpShared {
     }
 }
 
+/// The packet engine of a queue pair whose sizes have been checked.
+fn transport(device: &DeviceInfo, qpn: Qpn, init: &QpInit) -> Transport {
+    if init.qp_type == QpType::Ud {
+        return Transport::Ud(Ud::new(UdConfig {
+            qpn,
+            max_send_wr: init.max_send_wr,
+            max_recv_wr: init.max_recv_wr,
+            max_send_sge: init.max_send_sge,
+            max_recv_sge: init.max_recv_sge,
+            max_inline: init.max_inline_data,
+            sq_sig_all: init.sq_sig_all,
+            mtu: device.max_path_mtu(),
+        }));
+    }
+    Transport::Rc(Rc::new(RcConfig {
+        qpn,
+        max_send_wr: init.max_send_wr,
+        max_recv_wr: init.max_recv_wr,
+        max_send_sge: init.max_send_sge,
+        max_recv_sge: init.max_recv_sge,
+        max_inline: init.max_inline_data,
+        sq_sig_all: init.sq_sig_all,
+        max_qp_rd_atom: device.limits.max_qp_rd_atom,
+        max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
+        ..RcConfig::default()
+    }))
+}
+
 fn check(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, init: &QpInit) -> Result<(), Error> {
     let context = pd.context();
+    if !matches!(init.qp_type, QpType::Rc | QpType::Ud) {
+        return Err(Error::UnsupportedQpType(init.qp_type));
+    }
     for (cq, object) in [
         (send_cq, "completion queue for sends"),
         (recv_cq, "completion queue for receives"),

@@ -1,10 +1,11 @@
 //! From the packet engine to the port: runs of packets of equal length leave in one call.
 
 use oarlock_port::Port;
-use oarlock_transport::{MAX_PACKET_LEN, Memory, PacketBuf, Rc};
+use oarlock_transport::{MAX_PACKET_LEN, Memory, PacketBuf};
 use oarlock_wire::{AddressVector, Time};
 
 use crate::counters::Counters;
+use crate::transport::Transport;
 
 /// Buffers to build packets in; kept in a pool, since they are large.
 pub(crate) struct Scratch {
@@ -24,6 +25,8 @@ impl Default for Scratch {
 /// The run that is being collected.
 struct Run {
     av: AddressVector,
+    /// A burst is received as a whole by the slot of its queue pair.
+    dest_qpn: [u8; 3],
     /// Length of each packet but the last, with room for the ICRC.
     segment: usize,
     count: u64,
@@ -32,22 +35,24 @@ struct Run {
 }
 
 impl Scratch {
-    /// Takes all packets that `rc` has to send. Without a port (the service is gone) they are
+    /// Takes all packets that `transport` has to send. Without a port (the service is gone) they are
     /// counted and dropped, so that completions can follow.
     pub(crate) fn send_all(
         &mut self,
-        rc: &mut Rc,
+        transport: &mut Transport,
         now: Time,
         memory: &mut dyn Memory,
         port: Option<&Port>,
         counters: &Counters,
     ) {
         let mut run: Option<Run> = None;
-        while let Some(transmit) = rc.poll_transmit(now, memory, &mut self.packet) {
+        while let Some(transmit) = transport.poll_transmit(now, memory, &mut self.packet) {
             let segment = transmit.len + ICRC_LEN;
+            let dest_qpn = [self.packet[5], self.packet[6], self.packet[7]];
             let fits = run.as_ref().is_some_and(|run| {
                 !run.is_closed
                     && run.av == transmit.av
+                    && run.dest_qpn == dest_qpn
                     && segment <= run.segment
                     && run.count < MAX_SEGMENTS
                     && self.run.len() + segment <= MAX_RUN_LEN
@@ -65,6 +70,7 @@ impl Scratch {
                 None => {
                     run = Some(Run {
                         av: transmit.av,
+                        dest_qpn,
                         segment,
                         count: 1,
                         is_closed: false,

@@ -3,18 +3,44 @@
 //! ```text
 //!            ┌──────────────────────────── any state ───────────────────────────┐
 //!            v                                                                  v
-//!          Reset ──> Init ──> Rtr ──> Rts                                     Error
-//!                    │  ^             │  ^
-//!                    └──┘             └──┘  (attributes only)
+//!          Reset ──> Init ──> Rtr ──> Rts <── Sqe                             Error
+//!                    │  ^             │  ^     ^
+//!                    └──┘             └──┘     └── from Rts, when a send of a UD queue pair fails
+//!                (attributes only)
 //! ```
 //! IBA Vol. 1 ch. 10 "Queue pair and EE context states"; ch. 11 "Modify queue pair".
 
 use core::fmt;
 
 use bitflags::bitflags;
-use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount};
+use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount};
 
 use crate::error::Error;
+
+/// The transport service of a queue pair. The numbers are those of `enum ibv_qp_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+#[non_exhaustive]
+#[doc(alias = "ibv_qp_type")]
+pub enum QpType {
+    /// Reliable connection: one peer, every message arrives once and in order, or the connection fails.
+    #[default]
+    Rc = 2,
+    /// Unreliable connection. No engine implements it yet: it is named, and refused.
+    Uc = 3,
+    /// Unreliable datagram: each message is one packet to a destination of its own, and may be lost.
+    Ud = 4,
+}
+
+impl fmt::Display for QpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        })
+    }
+}
 
 /// State of a queue pair. The numbers are those of `enum ibv_qp_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,7 +57,7 @@ pub enum QpState {
     Rts = 3,
     /// Send queue drained.
     Sqd = 4,
-    /// Send queue error.
+    /// Send queue error: a send of a UD queue pair has failed here. Sends are flushed, messages still arrive.
     Sqe = 5,
     /// All work is flushed.
     Error = 6,
@@ -65,6 +91,8 @@ bitflags! {
         const PKEY_INDEX = 1 << 4;
         /// `port_num`
         const PORT = 1 << 5;
+        /// `qkey`
+        const QKEY = 1 << 6;
         /// `av`
         const AV = 1 << 7;
         /// `path_mtu`
@@ -87,7 +115,7 @@ bitflags! {
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// `dest_qpn`
         const DEST_QPN = 1 << 20;
-        // Bits without a name (alternate path, path migration, Q_Key, ...) are kept, and refused by every transition.
+        // Bits without a name (alternate path, path migration, ...) are kept, and refused by every transition.
         const _ = !0;
     }
 }
@@ -128,6 +156,9 @@ pub struct QpAttr {
     pub pkey: PKey,
     /// The port.
     pub port_num: u8,
+    /// UD: the key that a datagram must carry to be received. Also what a send carries that asks for it, see
+    /// [`UdDestination::remote_qkey`](crate::UdDestination::remote_qkey).
+    pub qkey: QKey,
     /// The path to the peer.
     pub av: AddressVector,
     /// Largest payload of a packet.
@@ -162,6 +193,7 @@ impl Default for QpAttr {
             access: AccessFlags::empty(),
             pkey: PKey::DEFAULT,
             port_num: 1,
+            qkey: QKey::default(),
             av: AddressVector::new(Gid::UNSPECIFIED, Gid::UNSPECIFIED),
             path_mtu: Mtu::MTU_1024,
             dest_qpn: Qpn::QP0,
@@ -198,6 +230,9 @@ impl QpAttr {
         }
         if given(AttrMask::PORT) {
             self.port_num = from.port_num;
+        }
+        if given(AttrMask::QKEY) {
+            self.qkey = from.qkey;
         }
         if given(AttrMask::AV) {
             self.av = from.av;
@@ -269,6 +304,24 @@ const RTS: AttrMask = AttrMask::SQ_PSN
     .union(AttrMask::RNR_RETRY)
     .union(AttrMask::MAX_QP_RD_ATOMIC);
 const NONE: AttrMask = AttrMask::empty();
+const UD_INIT: AttrMask = AttrMask::PKEY_INDEX
+    .union(AttrMask::PORT)
+    .union(AttrMask::QKEY);
+
+/// UD: the transitions beside those to Reset and Error (IBA Vol. 1 ch. 11 "Modify queue pair", the table of UD).
+pub(crate) const UD_TRANSITIONS: [Transition; 6] = [
+    row(QpState::Reset, QpState::Init, UD_INIT, NONE),
+    row(QpState::Init, QpState::Init, NONE, UD_INIT),
+    row(
+        QpState::Init,
+        QpState::Rtr,
+        NONE,
+        AttrMask::PKEY_INDEX.union(AttrMask::QKEY),
+    ),
+    row(QpState::Rtr, QpState::Rts, AttrMask::SQ_PSN, AttrMask::QKEY),
+    row(QpState::Rts, QpState::Rts, NONE, AttrMask::QKEY),
+    row(QpState::Sqe, QpState::Rts, NONE, AttrMask::QKEY),
+];
 
 /// RC: the transitions beside those to Reset and Error, which every state has and which take nothing.
 ///
@@ -296,8 +349,12 @@ pub(crate) const RC_TRANSITIONS: [Transition; 5] = [
     ),
 ];
 
-/// The state that `attr` leads to from `from`, or the rule that it breaks.
-pub(crate) fn check_transition(from: QpState, attr: &QpAttr) -> Result<QpState, Error> {
+/// The state that `attr` leads to from `from` by the rows of `table`, or the rule that it breaks.
+pub(crate) fn check_transition(
+    table: &[Transition],
+    from: QpState,
+    attr: &QpAttr,
+) -> Result<QpState, Error> {
     if attr.mask.contains(AttrMask::CUR_STATE) && attr.current_state != from {
         return Err(Error::CurrentStateMismatch {
             given: attr.current_state,
@@ -309,15 +366,13 @@ pub(crate) fn check_transition(from: QpState, attr: &QpAttr) -> Result<QpState, 
     } else {
         from
     };
-    if matches!(to, QpState::Sqd | QpState::Sqe) {
+    if to == QpState::Sqd {
         return Err(Error::StateNotSupported(to));
     }
     let (required, optional) = if matches!(to, QpState::Reset | QpState::Error) {
         (NONE, NONE)
     } else {
-        let row = RC_TRANSITIONS
-            .iter()
-            .find(|row| row.from == from && row.to == to);
+        let row = table.iter().find(|row| row.from == from && row.to == to);
         let row = row.ok_or(Error::InvalidTransition { from, to })?;
         (row.required, row.optional)
     };
@@ -336,132 +391,4 @@ pub(crate) fn check_transition(from: QpState, attr: &QpAttr) -> Result<QpState, 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STATES: [QpState; 7] = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::Rtr,
-        QpState::Rts,
-        QpState::Sqd,
-        QpState::Sqe,
-        QpState::Error,
-    ];
-    const GIVABLE: AttrMask = INIT.union(RTR).union(RTS);
-
-    fn attr(to: QpState, mask: AttrMask) -> QpAttr {
-        QpAttr {
-            mask: mask | AttrMask::STATE,
-            state: to,
-            ..QpAttr::default()
-        }
-    }
-
-    #[test]
-    fn every_required_attribute_is_named_when_it_is_missing() {
-        for row in RC_TRANSITIONS {
-            assert_eq!(
-                check_transition(row.from, &attr(row.to, row.required)),
-                Ok(row.to)
-            );
-            for missing in row.required.iter() {
-                let answer = check_transition(row.from, &attr(row.to, row.required - missing));
-                assert_eq!(
-                    answer,
-                    Err(Error::AttributeMissing {
-                        from: row.from,
-                        to: row.to,
-                        missing
-                    })
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn every_other_attribute_is_refused_by_name() {
-        for row in RC_TRANSITIONS {
-            for bit in GIVABLE.iter() {
-                let answer = check_transition(row.from, &attr(row.to, row.required | bit));
-                if (row.required | row.optional).contains(bit) {
-                    assert_eq!(answer, Ok(row.to));
-                } else {
-                    assert_eq!(
-                        answer,
-                        Err(Error::AttributeNotAllowed {
-                            from: row.from,
-                            to: row.to,
-                            extra: bit
-                        })
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn pairs_outside_the_table_are_refused() {
-        for from in STATES {
-            for to in STATES {
-                let answer = check_transition(from, &attr(to, NONE));
-                let in_table = RC_TRANSITIONS
-                    .iter()
-                    .any(|row| row.from == from && row.to == to);
-                match to {
-                    QpState::Reset | QpState::Error => assert_eq!(answer, Ok(to)),
-                    QpState::Sqd | QpState::Sqe => {
-                        assert_eq!(answer, Err(Error::StateNotSupported(to)))
-                    }
-                    _ if in_table => {}
-                    _ => assert_eq!(answer, Err(Error::InvalidTransition { from, to })),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_wrong_idea_of_the_current_state_is_refused() {
-        let mask = AttrMask::STATE | AttrMask::CUR_STATE;
-        let attr = QpAttr {
-            mask,
-            state: QpState::Error,
-            current_state: QpState::Rts,
-            ..QpAttr::default()
-        };
-        let expected = Error::CurrentStateMismatch {
-            given: QpState::Rts,
-            actual: QpState::Init,
-        };
-        assert_eq!(check_transition(QpState::Init, &attr), Err(expected));
-        assert_eq!(check_transition(QpState::Rts, &attr), Ok(QpState::Error));
-    }
-
-    #[test]
-    fn bits_without_a_name_are_refused_and_printed() {
-        let alternate_path = AttrMask::from_bits_retain(1 << 14);
-        let error =
-            check_transition(QpState::Rts, &attr(QpState::Rts, alternate_path)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "RTS to RTS does not take the attributes 0x4000"
-        );
-        let error =
-            check_transition(QpState::Reset, &attr(QpState::Init, AttrMask::PORT)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "RESET to INIT needs the attributes ACCESS_FLAGS | PKEY_INDEX"
-        );
-    }
-
-    #[test]
-    fn mask_bits_are_those_of_the_verbs_header() {
-        // Linux include/uapi: enum ib_qp_attr_mask.
-        assert_eq!(INIT.bits(), 0x38);
-        assert_eq!(
-            RTR.bits(),
-            1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
-        );
-        assert_eq!(RTS.bits(), 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
-    }
-}
+mod tests;

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use oarlock_wire::Qpn;
+
 /// The outcome of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
@@ -11,7 +13,7 @@ pub struct Completion {
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
-    /// Received bytes; for sends the length of the message.
+    /// Received bytes, the GRH of a datagram included; for sends the length of the message.
     pub byte_len: u32,
     /// The immediate value of the received message.
     pub imm: Option<u32>,
@@ -21,6 +23,55 @@ pub struct Completion {
     pub is_send: bool,
     /// The AETH syndrome byte that caused a remote error, else 0.
     pub vendor_err: u32,
+    /// The queue pair that sent the received datagram; 0 for everything else.
+    pub src_qp: Qpn,
+    /// The buffers begin with [`Grh::LEN`](oarlock_wire::Grh::LEN) bytes of GRH: every received datagram.
+    pub has_grh: bool,
+    /// Index of the received datagram's partition key; a port has one key, so it is 0.
+    pub pkey_index: u16,
+    /// The service level of the received datagram, 4 bits; 0 for everything else.
+    pub sl: u8,
+}
+
+impl Completion {
+    /// A request that succeeded, with nothing said of where a message came from.
+    pub(crate) const fn success(
+        wr_id: u64,
+        opcode: WcOpcode,
+        is_send: bool,
+        byte_len: u32,
+    ) -> Self {
+        Self {
+            wr_id,
+            status: WcStatus::SUCCESS,
+            opcode,
+            byte_len,
+            imm: None,
+            solicited: false,
+            is_send,
+            vendor_err: 0,
+            src_qp: Qpn::QP0,
+            has_grh: false,
+            pkey_index: 0,
+            sl: 0,
+        }
+    }
+
+    /// A request that failed.
+    pub(crate) const fn failure(
+        wr_id: u64,
+        status: WcStatus,
+        opcode: WcOpcode,
+        is_send: bool,
+        vendor_err: u32,
+    ) -> Self {
+        Self {
+            status,
+            solicited: true,
+            vendor_err,
+            ..Self::success(wr_id, opcode, is_send, 0)
+        }
+    }
 }
 
 /// Completion status. The numbers are those of `enum ibv_wc_status`.

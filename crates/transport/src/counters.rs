@@ -59,16 +59,28 @@ pub enum Counter {
     DroppedReservedSyndrome,
     /// Dropped: a request after a gap that a NAK has reported or reports now.
     DroppedOutOfOrder,
-    /// Dropped: a request for which no receive buffer is posted.
+    /// Dropped: a request or datagram for which no receive buffer is posted.
     DroppedReceiverNotReady,
     /// Dropped: a request that is answered with a fatal NAK.
     DroppedInvalidRequest,
     /// Not sent: the queue of responses is full. The peer's timeout recovers.
     ResponsesSuppressed,
+    /// Datagrams sent.
+    DatagramsSent,
+    /// Datagrams placed into a receive buffer.
+    DatagramsReceived,
+    /// Dropped: a datagram whose Q_Key is not that of the queue pair.
+    DroppedWrongQkey,
+    /// Dropped: a datagram longer than the path MTU.
+    DroppedTooLong,
+    /// Dropped: a datagram longer than the receive buffer, which has failed for it.
+    DroppedNoRoom,
+    /// Dropped: a datagram whose receive buffer could not be written, and has failed for it.
+    DroppedNotPlaced,
 }
 
 /// Every counter with its name, in order of declaration.
-const NAMES: [(Counter, &str); 30] = [
+const NAMES: [(Counter, &str); 36] = [
     (Counter::RequestsSent, "requests_sent"),
     (Counter::RequestsResent, "requests_resent"),
     (Counter::AcksSent, "acks_sent"),
@@ -108,6 +120,12 @@ const NAMES: [(Counter, &str); 30] = [
     ),
     (Counter::DroppedInvalidRequest, "dropped_invalid_request"),
     (Counter::ResponsesSuppressed, "responses_suppressed"),
+    (Counter::DatagramsSent, "datagrams_sent"),
+    (Counter::DatagramsReceived, "datagrams_received"),
+    (Counter::DroppedWrongQkey, "dropped_wrong_qkey"),
+    (Counter::DroppedTooLong, "dropped_too_long"),
+    (Counter::DroppedNoRoom, "dropped_no_room"),
+    (Counter::DroppedNotPlaced, "dropped_not_placed"),
 ];
 
 const _: () = {
@@ -120,15 +138,24 @@ const _: () = {
         i += 1;
     }
     assert!(
-        Counter::ResponsesSuppressed as usize + 1 == NAMES.len(),
+        Counter::DroppedNotPlaced as usize + 1 == NAMES.len(),
         "NAMES must name every counter"
     );
 };
 
 /// The counters of one queue pair. They survive [`QpState::Reset`](crate::QpState::Reset).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counters {
     values: [u64; NAMES.len()],
+}
+
+impl Default for Counters {
+    /// All zero.
+    fn default() -> Self {
+        Self {
+            values: [0; NAMES.len()],
+        }
+    }
 }
 
 impl Counters {

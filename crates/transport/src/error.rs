@@ -1,5 +1,7 @@
 //! What the caller did wrong.
 
+use oarlock_wire::{Gid, Mtu, Qpn};
+
 use crate::attr::{AttrMask, QpState};
 
 /// A call that was refused. Nothing has changed.
@@ -97,5 +99,29 @@ pub enum Error {
         given: u64,
         /// The limit.
         max: u32,
+    },
+    /// A datagram is one packet, so it cannot be longer than one.
+    #[error("datagram of {given} bytes does not fit the path MTU of {mtu}")]
+    DatagramTooLong {
+        /// What was given.
+        given: u64,
+        /// What the port carries.
+        mtu: Mtu,
+    },
+    /// A send on a UD queue pair has to say where to.
+    #[error("a send on a UD queue pair needs a destination")]
+    NoDestination,
+    /// The peer of a connected queue pair is fixed.
+    #[error("a send on a connected queue pair takes no destination of its own")]
+    UnexpectedDestination,
+    /// A multicast group is reached at queue pair 0xFFFFFF, and nothing else is.
+    #[error(
+        "destination {remote} with queue pair {qpn}: 0xffffff goes with multicast groups, and only with them"
+    )]
+    MulticastQpn {
+        /// Address of the destination.
+        remote: Gid,
+        /// Queue pair of the destination.
+        qpn: Qpn,
     },
 }

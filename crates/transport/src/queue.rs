@@ -7,29 +7,35 @@
 use oarlock_wire::Psn;
 
 use crate::error::Error;
-use crate::memory::Sge;
+use crate::memory::{Memory, MemoryError, Sge};
 use crate::work::{RecvWr, SendData, SendOp, SendWr};
 
-/// A send-queue entry. Its PSNs are fixed when it is posted: a repetition must use the same ones.
+/// A send-queue entry; `way` is what the transport service needs to know beside the message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SendWqe {
+pub(crate) struct SendWqe<W> {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     /// Length of the message.
     pub(crate) length: u32,
-    pub(crate) first_psn: Psn,
-    /// How many PSNs the request takes: its packets, or, for a READ, the packets of the response.
-    pub(crate) psns: u32,
+    pub(crate) way: W,
     is_inline: bool,
     sge_count: u32,
 }
 
-impl SendWqe {
+/// RC: the PSNs of a request, fixed when it is posted: a repetition must use the same ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PsnRange {
+    pub(crate) first: Psn,
+    /// How many PSNs the request takes: its packets, or, for a READ, the packets of the response.
+    pub(crate) count: u32,
+}
+
+impl PsnRange {
     /// The PSN after the last of this request.
-    pub(crate) const fn end_psn(&self) -> Psn {
-        self.first_psn.add(self.psns)
+    pub(crate) const fn end(&self) -> Psn {
+        self.first.add(self.count)
     }
 }
 
@@ -37,6 +43,25 @@ impl SendWqe {
 pub(crate) enum Source<'a> {
     Sges(&'a [Sge]),
     Inline(&'a [u8]),
+}
+
+impl Source<'_> {
+    /// Copies bytes of the message, from `offset` on, to `out`.
+    pub(crate) fn read(
+        &self,
+        memory: &mut dyn Memory,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        match self {
+            _ if out.is_empty() => Ok(()),
+            Self::Sges(sges) => memory.gather(sges, offset, out),
+            Self::Inline(bytes) => {
+                out.copy_from_slice(&bytes[offset as usize..][..out.len()]);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// A receive-queue entry.
@@ -64,7 +89,7 @@ pub(crate) struct WorkQueue<W> {
     outstanding: u32,
 }
 
-pub(crate) type SendQueue = WorkQueue<SendWqe>;
+pub(crate) type SendQueue<W> = WorkQueue<SendWqe<W>>;
 pub(crate) type RecvQueue = WorkQueue<RecvWqe>;
 
 impl<W: Copy> WorkQueue<W> {
@@ -170,16 +195,16 @@ impl<W: Copy> WorkQueue<W> {
     }
 }
 
-impl SendQueue {
-    pub(crate) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+impl<W: Copy> SendQueue<W> {
+    /// `nowhere` fills the entries that are not used.
+    pub(crate) fn new(depth: u32, max_sge: u32, max_inline: u32, nowhere: W) -> Self {
         let empty = SendWqe {
             wr_id: 0,
             op: SendOp::Send,
             signaled: false,
             solicited: false,
             length: 0,
-            first_psn: Psn::default(),
-            psns: 0,
+            way: nowhere,
             is_inline: false,
             sge_count: 0,
         };
@@ -196,10 +221,10 @@ impl SendQueue {
         }
     }
 
-    /// The length of the message, or the limit that the request breaks.
-    pub(crate) fn check(&self, wr: &SendWr<'_>, max_message: u32) -> Result<u32, Error> {
+    /// The length of the message, or the limit that the request breaks. Of the length itself nothing is demanded.
+    pub(crate) fn check(&self, wr: &SendWr<'_>) -> Result<u64, Error> {
         self.check_depth()?;
-        let length = match wr.data {
+        Ok(match wr.data {
             SendData::Inline(bytes) if bytes.len() > self.max_inline as usize => {
                 return Err(Error::InlineTooLong {
                     given: bytes.len(),
@@ -211,25 +236,11 @@ impl SendQueue {
                 check_sges(sges, self.max_sge)?;
                 total_len(sges)
             }
-        };
-        match u32::try_from(length) {
-            Ok(length) if length <= max_message => Ok(length),
-            _ => Err(Error::MessageTooLong {
-                given: length,
-                max: max_message,
-            }),
-        }
+        })
     }
 
     /// Appends a request that [`check`](Self::check) has let pass.
-    pub(crate) fn push(
-        &mut self,
-        wr: &SendWr<'_>,
-        signaled: bool,
-        length: u32,
-        first_psn: Psn,
-        psns: u32,
-    ) {
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, signaled: bool, length: u32, way: W) {
         let (is_inline, sge_count) = match wr.data {
             SendData::Inline(bytes) => {
                 let first = self.slot(self.tail) * self.max_inline as usize;
@@ -244,8 +255,7 @@ impl SendQueue {
             signaled,
             solicited: wr.solicited,
             length,
-            first_psn,
-            psns,
+            way,
             is_inline,
             sge_count,
         });

@@ -11,16 +11,15 @@ mod timers;
 use std::collections::VecDeque;
 
 use oarlock_wire::base::TransportClass;
-use oarlock_wire::{
-    AddressVector, Bth, Opcode, PKey, Packet, PacketHeader, Qpn, Time, WireErrorKind,
-};
+use oarlock_wire::{AddressVector, Bth, Opcode, Packet, Qpn, Time, WireErrorKind};
 
-use crate::attr::{AttrMask, QpAttr, QpState, check_transition};
+use crate::attr::{AttrMask, QpAttr, QpState, RC_TRANSITIONS, check_transition};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::queue::{RecvQueue, RecvWqe, SendQueue, SendWqe};
+use crate::packet::{PacketBuf, Transmit, pkeys_match};
+use crate::queue::{PsnRange, RecvQueue, RecvWqe, SendQueue, SendWqe};
 use crate::work::{RecvWr, SendWr};
 use requester::Requester;
 use responder::Responder;
@@ -82,21 +81,6 @@ pub enum QpEvent {
     RequestError,
 }
 
-/// A packet that [`Rc::poll_transmit`] has written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transmit {
-    /// Where it goes.
-    pub av: AddressVector,
-    /// How many bytes of the buffer it takes: BTH to padding, without the ICRC.
-    pub len: usize,
-}
-
-/// The longest packet without ICRC: 4096 bytes of payload and the longest sequence of headers.
-pub const MAX_PACKET_LEN: usize = 4096 + 64;
-
-/// Room for one packet.
-pub type PacketBuf = [u8; MAX_PACKET_LEN];
-
 /// The longest message (IBA Vol. 1 ch. 9 "Message size").
 pub const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
@@ -111,7 +95,7 @@ pub struct Rc {
     attr: QpAttr,
     /// Payload bytes of a full packet; fixed from Rtr on.
     mtu: u32,
-    sq: SendQueue,
+    sq: SendQueue<PsnRange>,
     rq: RecvQueue,
     requester: Requester,
     responder: Responder,
@@ -140,7 +124,12 @@ impl Rc {
             state: QpState::Reset,
             attr: QpAttr::default(),
             mtu: 0,
-            sq: SendQueue::new(config.max_send_wr, config.max_send_sge, config.max_inline),
+            sq: SendQueue::new(
+                config.max_send_wr,
+                config.max_send_sge,
+                config.max_inline,
+                PsnRange::default(),
+            ),
             rq: RecvQueue::new(config.max_recv_wr, config.max_recv_sge),
             requester: Requester::default(),
             responder: Responder::new(),
@@ -203,7 +192,7 @@ impl Rc {
     /// IBA Vol. 1 ch. 11 "Modify queue pair".
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
-        let to = check_transition(self.state, attr)?;
+        let to = check_transition(&RC_TRANSITIONS, self.state, attr)?;
         self.check_values(attr)?;
         let from = self.state;
         match to {
@@ -290,7 +279,7 @@ impl Rc {
     ///
     /// # Errors
     /// [`Error::WrongState`] before [`QpState::Rts`]; [`Error::QueueFull`], [`Error::TooManySges`],
-    /// [`Error::InlineTooLong`], [`Error::MessageTooLong`].
+    /// [`Error::InlineTooLong`], [`Error::MessageTooLong`]; [`Error::UnexpectedDestination`].
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
         if !matches!(self.state, QpState::Rts | QpState::Error) {
@@ -299,23 +288,38 @@ impl Rc {
                 state: self.state,
             });
         }
-        let length = self.sq.check(wr, MAX_MESSAGE_LEN)?;
+        if wr.ud.is_some() {
+            return Err(Error::UnexpectedDestination);
+        }
+        let given = self.sq.check(wr)?;
+        let length = match u32::try_from(given) {
+            Ok(length) if length <= MAX_MESSAGE_LEN => length,
+            _ => {
+                return Err(Error::MessageTooLong {
+                    given,
+                    max: MAX_MESSAGE_LEN,
+                });
+            }
+        };
         if self.state == QpState::Error {
             self.sq.reserve();
             let opcode = WcOpcode::SEND;
-            self.completions
-                .push_back(failure(wr.wr_id, WcStatus::WR_FLUSH_ERR, opcode, true, 0));
+            self.completions.push_back(Completion::failure(
+                wr.wr_id,
+                WcStatus::WR_FLUSH_ERR,
+                opcode,
+                true,
+                0,
+            ));
             return Ok(());
         }
-        let psns = length.div_ceil(self.mtu).max(1);
-        let first_psn = self.requester.assign_psns(psns);
-        self.sq.push(
-            wr,
-            wr.signaled || self.config.sq_sig_all,
-            length,
-            first_psn,
-            psns,
-        );
+        let count = length.div_ceil(self.mtu).max(1);
+        let psns = PsnRange {
+            first: self.requester.assign_psns(count),
+            count,
+        };
+        let signaled = wr.signaled || self.config.sq_sig_all;
+        self.sq.push(wr, signaled, length, psns);
         Ok(())
     }
 
@@ -335,8 +339,13 @@ impl Rc {
         if self.state == QpState::Error {
             self.rq.reserve();
             let opcode = WcOpcode::RECV;
-            self.completions
-                .push_back(failure(wr.wr_id, WcStatus::WR_FLUSH_ERR, opcode, false, 0));
+            self.completions.push_back(Completion::failure(
+                wr.wr_id,
+                WcStatus::WR_FLUSH_ERR,
+                opcode,
+                false,
+                0,
+            ));
         } else {
             self.rq.push(wr);
         }
@@ -485,9 +494,9 @@ impl Rc {
     }
 
     /// Ends a request that was taken out of the send queue.
-    fn complete_send(&mut self, wqe: &SendWqe, status: WcStatus, vendor_err: u32) {
+    fn complete_send(&mut self, wqe: &SendWqe<PsnRange>, status: WcStatus, vendor_err: u32) {
         if !status.is_success() {
-            self.completions.push_back(failure(
+            self.completions.push_back(Completion::failure(
                 wqe.wr_id,
                 status,
                 WcOpcode::SEND,
@@ -495,16 +504,12 @@ impl Rc {
                 vendor_err,
             ));
         } else if wqe.signaled {
-            self.completions.push_back(Completion {
-                wr_id: wqe.wr_id,
-                status,
-                opcode: WcOpcode::SEND,
-                byte_len: wqe.length,
-                imm: None,
-                solicited: false,
-                is_send: true,
-                vendor_err: 0,
-            });
+            self.completions.push_back(Completion::success(
+                wqe.wr_id,
+                WcOpcode::SEND,
+                true,
+                wqe.length,
+            ));
         } else {
             self.sq.retire();
         }
@@ -512,27 +517,13 @@ impl Rc {
 
     /// Ends a buffer that was taken out of the receive queue, without a message.
     fn fail_recv(&mut self, wqe: &RecvWqe, status: WcStatus) {
-        self.completions
-            .push_back(failure(wqe.wr_id, status, WcOpcode::RECV, false, 0));
-    }
-}
-
-fn failure(
-    wr_id: u64,
-    status: WcStatus,
-    opcode: WcOpcode,
-    is_send: bool,
-    vendor_err: u32,
-) -> Completion {
-    Completion {
-        wr_id,
-        status,
-        opcode,
-        byte_len: 0,
-        imm: None,
-        solicited: true,
-        is_send,
-        vendor_err,
+        self.completions.push_back(Completion::failure(
+            wqe.wr_id,
+            status,
+            WcOpcode::RECV,
+            false,
+            0,
+        ));
     }
 }
 
@@ -542,16 +533,4 @@ fn destination(opcode: Opcode) -> Destination {
         TransportClass::Rc => Destination::Responder,
         _ => Destination::OtherTransport,
     }
-}
-
-/// Writes the headers of a packet.
-fn emit(header: &PacketHeader, payload_len: usize, out: &mut PacketBuf) -> usize {
-    let written = header.emit(payload_len, out);
-    written.expect("the headers are those of the opcode, and the buffer has room for any")
-}
-
-/// Same partition, and not both limited members (IBA Vol. 1 ch. 10 "Partition key matching").
-const fn pkeys_match(a: PKey, b: PKey) -> bool {
-    const FULL_MEMBER: u16 = 0x8000;
-    (a.0 ^ b.0) & !FULL_MEMBER == 0 && (a.0 | b.0) & FULL_MEMBER != 0
 }

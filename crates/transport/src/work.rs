@@ -1,5 +1,7 @@
 //! Work requests: what a program asks of a queue pair.
 
+use oarlock_wire::{AddressVector, QKey, Qpn};
+
 use crate::memory::Sge;
 
 /// A request for the send queue.
@@ -17,6 +19,22 @@ pub struct SendWr<'a> {
     pub solicited: bool,
     /// Starts only when all earlier READ and atomic requests have completed. None exist yet, so it never waits.
     pub fence: bool,
+    /// Where a datagram goes: needed on a UD queue pair, refused on a connected one.
+    pub ud: Option<UdDestination>,
+}
+
+/// Where one datagram goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdDestination {
+    /// The path: what an address handle is made of. For a multicast group the group's address is `remote`, and
+    /// `scope_id` the interface it leaves by.
+    #[doc(alias = "ibv_ah")]
+    pub av: AddressVector,
+    /// The receiving queue pair; [`Qpn::MULTICAST`] exactly for a multicast group.
+    pub remote_qpn: Qpn,
+    /// The key that the receiver demands. With the top bit set it stands for the sending queue pair's own key
+    /// (IBA Vol. 1 ch. 10 "Q_Keys"): so a program can use a key that only a privileged caller may give a queue pair.
+    pub remote_qkey: QKey,
 }
 
 impl Default for SendWr<'_> {
@@ -29,6 +47,7 @@ impl Default for SendWr<'_> {
             signaled: true,
             solicited: false,
             fence: false,
+            ud: None,
         }
     }
 }

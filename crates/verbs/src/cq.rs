@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use oarlock_device as device;
 use oarlock_transport::{WcOpcode, WcStatus};
-use oarlock_wire::Qpn;
+use oarlock_wire::{Grh, Qpn};
 
 use crate::buffer::Buffers;
 use crate::context::Context;
@@ -201,7 +201,7 @@ pub struct Completion {
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
-    /// Bytes received, or sent.
+    /// Bytes received, the header of a datagram included, or sent.
     pub byte_len: u32,
     /// The immediate value that came with the message.
     pub imm: Option<u32>,
@@ -215,7 +215,18 @@ pub struct Completion {
     pub earlier: Buffers,
     /// The syndrome with which the peer refused, else 0.
     pub vendor_err: u32,
+    /// The queue pair that sent a received datagram; 0 for everything else.
+    pub src_qp: Qpn,
+    /// The buffers begin with a header ([`GRH_LEN`] bytes): every datagram received with success.
+    pub has_grh: bool,
+    /// Index of a received datagram's partition key; a port has one key, so it is 0.
+    pub pkey_index: u16,
+    /// The service level of a received datagram, 0 to 15.
+    pub service_level: u8,
 }
+
+/// The bytes of header before each message that a UD queue pair receives, see [`Completion::grh`].
+pub const GRH_LEN: usize = Grh::LEN;
 
 impl Completion {
     fn new(cqe: device::Cqe) -> Self {
@@ -237,7 +248,37 @@ impl Completion {
             buffers: done.buffers,
             earlier: done.earlier,
             vendor_err: entry.vendor_err,
+            src_qp: entry.src_qp,
+            has_grh: entry.has_grh,
+            pkey_index: entry.pkey_index,
+            service_level: entry.sl,
         }
+    }
+
+    /// How many bytes of header the received bytes begin with: [`GRH_LEN`] for a datagram, else 0.
+    pub fn grh_len(&self) -> usize {
+        if self.has_grh { GRH_LEN } else { 0 }
+    }
+
+    /// The header of a received datagram: who sent it, and to which address. `None` for everything else, and when the
+    /// first buffer does not hold all of it.
+    pub fn grh(&self) -> Option<Grh> {
+        if !self.has_grh {
+            return None;
+        }
+        let bytes = self.buffers.first()?.first_chunk()?;
+        Grh::parse(bytes).ok()
+    }
+
+    /// The received message, without the header of a datagram and without what is left of the buffer. `None` for a send
+    /// or a failure, and for a message that lies in several buffers.
+    pub fn message(&self) -> Option<&[u8]> {
+        if self.is_send || !self.status.is_success() {
+            return None;
+        }
+        let end = self.byte_len as usize;
+        let first: &[u8] = self.buffers.first().map_or(&[], |buffer| buffer);
+        first.get(self.grh_len()..end)
     }
 
     /// The completion if it tells of success, else how the request failed.

@@ -1,8 +1,11 @@
 //! Why a call was refused, and how work requests fail.
 
+use std::net::IpAddr;
+
 use oarlock_device as device;
 use oarlock_hostd as hostd;
 use oarlock_transport::WcStatus;
+use oarlock_wire::Gid;
 
 use crate::buffer::Buffers;
 
@@ -29,6 +32,9 @@ pub enum Error {
         /// The limit.
         max: u32,
     },
+    /// No address handle can be made so.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// The device refused.
     #[error(transparent)]
     Device(#[from] device::Error),
@@ -43,6 +49,64 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Why there is no [`AddressHandle`](crate::AddressHandle).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The device has no such port.
+    #[error("port {given} does not exist, the device has port {port}")]
+    NoSuchPort {
+        /// What was given.
+        given: u8,
+        /// The only one there is.
+        port: u8,
+    },
+    /// The device has fewer addresses.
+    #[error("own address {index} does not exist, the device has {count}, counted from 0")]
+    NoSuchIndex {
+        /// What was given.
+        index: u8,
+        /// How many there are.
+        count: usize,
+    },
+    /// One of the two ends is no address.
+    #[error("an end of the path is unspecified")]
+    Unspecified,
+    /// An IPv4 address cannot reach an IPv6 address.
+    #[error("{local} and {remote} are of different IP versions")]
+    MixedVersions {
+        /// The own address.
+        local: Gid,
+        /// The destination.
+        remote: Gid,
+    },
+    /// A service level has 4 bits.
+    #[error("service level {given} is above {max}")]
+    ServiceLevel {
+        /// What was given.
+        given: u8,
+        /// The limit.
+        max: u8,
+    },
+    /// A device sends by its own interface.
+    #[error("the path leaves by interface {given}, the device is interface {device}")]
+    OtherInterface {
+        /// What the path says.
+        given: u32,
+        /// The device's interface.
+        device: u32,
+    },
+    /// The completion is not that of a received datagram, or its first buffer does not hold the header.
+    #[error("the completion has no header of a datagram in its first buffer")]
+    NoHeader,
+    /// The sender of a message to a group has an address that none of ours can reach.
+    #[error("the device has no address from which {remote} can be reached")]
+    NoOwnAddress {
+        /// The sender.
+        remote: IpAddr,
+    },
 }
 
 fn prefix_of(error: &hostd::Error) -> &'static str {

@@ -87,6 +87,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod address;
 mod buffer;
 mod context;
 mod cq;
@@ -96,14 +97,16 @@ mod outstanding;
 mod pd;
 mod qp;
 
+pub use address::{AddressHandle, AddressHandleAttr};
 pub use buffer::{Access, Buffer, Buffers, MemoryRegion};
 pub use context::{AsyncEvent, AsyncEvents, Context, DeviceInfo, DeviceLimits, Endpoint};
-pub use cq::{Completion, CompletionChannel, CompletionQueue, CqEvent, CqId, Notify};
-pub use error::{Error, PostError, WorkError};
+pub use cq::{Completion, CompletionChannel, CompletionQueue, CqEvent, CqId, GRH_LEN, Notify};
+pub use error::{AddressError, Error, PostError, WorkError};
 pub use pd::ProtectionDomain;
 pub use qp::{QpInitAttr, QueuePair, SendRequest};
 
 pub use oarlock_device::{CommEstHook, Error as DeviceError};
 pub use oarlock_transport::{
-    AccessFlags, AttrMask, Counter, Counters, Error as QpError, QpAttr, QpState, WcOpcode, WcStatus,
+    AccessFlags, AttrMask, Counter, Counters, Error as QpError, QpAttr, QpState, QpType, WcOpcode,
+    WcStatus,
 };

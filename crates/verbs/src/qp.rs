@@ -4,20 +4,24 @@ use std::sync::Arc;
 
 use oarlock_device as device;
 use oarlock_transport::{
-    AttrMask, Counters, QpAttr, QpState, RecvWr, SendData, SendOp, SendWr, Sge,
+    AttrMask, Counters, QpAttr, QpState, QpType, RecvWr, SendData, SendOp, SendWr, Sge,
+    UdDestination,
 };
-use oarlock_wire::Qpn;
+use oarlock_wire::{Gid, QKey, Qpn};
 
+use crate::address::AddressHandle;
 use crate::buffer::{Buffer, Buffers};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, PostError};
 use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
 
-/// Sizes of a queue pair.
+/// Kind and sizes of a queue pair.
 #[doc(alias = "ibv_qp_init_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInitAttr {
+    /// The transport service: connected ([`QpType::Rc`]) or datagrams ([`QpType::Ud`]).
+    pub qp_type: QpType,
     /// Depth of the send queue.
     pub max_send_wr: u32,
     /// Depth of the receive queue.
@@ -33,10 +37,11 @@ pub struct QpInitAttr {
 }
 
 impl Default for QpInitAttr {
-    /// 64 requests each way, up to 4 buffers each, 64 bytes inline.
+    /// Connected; 64 requests each way, up to 4 buffers each, 64 bytes inline.
     fn default() -> Self {
         let device = device::QpInit::default();
         Self {
+            qp_type: device.qp_type,
             max_send_wr: device.max_send_wr,
             max_recv_wr: device.max_recv_wr,
             max_send_sge: device.max_send_sge,
@@ -47,7 +52,12 @@ impl Default for QpInitAttr {
     }
 }
 
-/// A reliable-connected queue pair. Clones are the same queue pair.
+/// A queue pair, reliable-connected or of unreliable datagrams. Clones are the same queue pair.
+///
+/// A connected one has one peer, given with `modify`, and its messages arrive once and in order. A UD one
+/// ([`QpInitAttr::qp_type`]) sends to whomever each request names ([`SendRequest::to`]) and receives from anybody who
+/// knows its Q_Key; a message is one packet, nothing is acknowledged, and before each received message stand
+/// [`GRH_LEN`](crate::GRH_LEN) bytes of header. The documentation of the crate has an example of both ways.
 ///
 /// When the last clone is dropped the device forgets it, without anybody waiting; completions that
 /// are in the completion queues stay there and still bring their buffers back. The buffers of all
@@ -79,6 +89,7 @@ pub struct SendRequest<'a> {
     solicited: bool,
     signaled: bool,
     fence: bool,
+    to: Option<UdDestination>,
 }
 
 #[derive(Debug)]
@@ -108,6 +119,22 @@ impl<'a> SendRequest<'a> {
             solicited: false,
             signaled: true,
             fence: false,
+            to: None,
+        }
+    }
+
+    /// Sends the message as a datagram to a queue pair: needed on a UD queue pair, refused on a connected one.
+    ///
+    /// `remote_qkey` is the key that the receiver demands; with its top bit set it stands for the sending queue pair's
+    /// own. To a multicast group, `remote_qpn` is [`Qpn::MULTICAST`].
+    pub fn to(self, ah: &AddressHandle, remote_qpn: Qpn, remote_qkey: QKey) -> Self {
+        Self {
+            to: Some(UdDestination {
+                av: ah.address_vector(),
+                remote_qpn,
+                remote_qkey,
+            }),
+            ..self
         }
     }
 
@@ -164,6 +191,7 @@ impl QueuePair {
     ) -> Result<Self, Error> {
         let outstanding = Arc::new(Outstanding::default());
         let init = device::QpInit {
+            qp_type: attr.qp_type,
             max_send_wr: attr.max_send_wr,
             max_recv_wr: attr.max_recv_wr,
             max_send_sge: attr.max_send_sge,
@@ -188,6 +216,11 @@ impl QueuePair {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.inner.device.qpn()
+    }
+
+    /// Its transport service.
+    pub fn qp_type(&self) -> QpType {
+        self.inner.device.qp_type()
     }
 
     /// Its state.
@@ -269,7 +302,38 @@ impl QueuePair {
         self.inner.device.ignore_comm_est();
     }
 
-    /// Posts buffers for one message. They come back in the completion.
+    /// Attaches a UD queue pair to a multicast group on its device: from now on it receives what is sent to the group
+    /// with its Q_Key, its own messages included. Attached already, it stays so, and gets each message once. Dropping the
+    /// queue pair detaches it.
+    ///
+    /// This makes the process a member of the group on this host; a network that carries groups between hosts is told
+    /// by the system (IGMP, MLD).
+    ///
+    /// # Errors
+    /// `Device`: the queue pair is connected, the address is not that of a group, the system refuses, or lets a process
+    /// into no more groups, or the host service is gone.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
+        Ok(self.inner.device.attach_multicast(group)?)
+    }
+
+    /// Undoes [`attach_multicast`](Self::attach_multicast).
+    ///
+    /// # Errors
+    /// `Device`: the queue pair is connected, the address is not that of a group, or it is not attached.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_multicast(&self, group: Gid) -> Result<(), Error> {
+        Ok(self.inner.device.detach_multicast(group)?)
+    }
+
+    /// Posts buffers for one message. They come back in the completion. On a UD queue pair the first
+    /// [`GRH_LEN`](crate::GRH_LEN) bytes are for the header.
     ///
     /// # Errors
     /// The buffers, and why: the state, the depth of the queue or the number of buffers with the
@@ -320,6 +384,7 @@ impl QueuePair {
                 signaled: request.signaled,
                 solicited: request.solicited,
                 fence: request.fence,
+                ud: request.to,
             };
             self.inner.device.post_send(&request)
         });

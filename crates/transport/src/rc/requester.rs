@@ -15,13 +15,13 @@ use core::time::Duration;
 use oarlock_wire::packet::padding;
 use oarlock_wire::{Bth, ImmDt, Opcode, PacketHeader, Psn, Time};
 
+use super::Rc;
 use super::in_flight::InFlight;
 use super::timers::{Retries, Timer, Timers};
-use super::{PacketBuf, Rc, emit};
 use crate::attr::{QpAttr, QpState};
 use crate::counters::Counter;
 use crate::memory::Memory;
-use crate::queue::Source;
+use crate::packet::{PacketBuf, emit};
 use crate::work::SendOp;
 
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ impl Rc {
         let serial = self.requester.cursor;
         let wqe = *self.sq.get(serial);
         let index = self.requester.packet;
-        let is_last = index + 1 == wqe.psns;
+        let is_last = index + 1 == wqe.way.count;
         let offset = u64::from(index) * u64::from(self.mtu);
         let payload_len = (u64::from(wqe.length) - offset).min(u64::from(self.mtu)) as usize;
         let immdt = match wqe.op {
@@ -119,14 +119,7 @@ impl Rc {
         };
         let mut len = emit(&header, payload_len, out);
         let payload = &mut out[len..len + payload_len];
-        let gathered = match self.sq.source(serial) {
-            _ if payload.is_empty() => Ok(()),
-            Source::Sges(sges) => memory.gather(sges, offset, payload),
-            Source::Inline(bytes) => {
-                payload.copy_from_slice(&bytes[offset as usize..][..payload_len]);
-                Ok(())
-            }
-        };
+        let gathered = self.sq.source(serial).read(memory, offset, payload);
         if gathered.is_err() {
             self.requester.unreadable = Some(serial);
             self.fail_unreadable();

@@ -18,10 +18,11 @@ use oarlock_wire::{
     Aeth, Bth, ImmDt, NakCode, Opcode, Packet, PacketHeader, Psn, RnrTimer, Syndrome,
 };
 
-use super::{PacketBuf, QpEvent, Rc, emit};
+use super::{QpEvent, Rc};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::Counter;
 use crate::memory::Memory;
+use crate::packet::{PacketBuf, emit};
 
 #[derive(Debug)]
 pub(super) struct Responder {
@@ -183,14 +184,9 @@ impl Rc {
         self.responder.msn = (self.responder.msn + 1) & 0xFF_FFFF;
         let _ = self.rq.pop();
         self.completions.push_back(Completion {
-            wr_id: wqe.wr_id,
-            status: WcStatus::SUCCESS,
-            opcode: WcOpcode::RECV,
-            byte_len: (placed + len) as u32,
             imm: packet.immdt.map(|ImmDt(imm)| imm),
             solicited: packet.bth.solicited,
-            is_send: false,
-            vendor_err: 0,
+            ..Completion::success(wqe.wr_id, WcOpcode::RECV, false, (placed + len) as u32)
         });
         Ok(())
     }

@@ -62,10 +62,10 @@ impl Rc {
         let oldest = self.requester.in_flight.oldest();
         while !self.sq.is_empty() {
             let wqe = *self.sq.get(self.sq.head());
-            if wqe.end_psn().distance_from(before) > oldest.distance_from(before) {
+            if wqe.way.end().distance_from(before) > oldest.distance_from(before) {
                 break;
             }
-            before = wqe.end_psn();
+            before = wqe.way.end();
             let _ = self.sq.pop();
             self.complete_send(&wqe, WcStatus::SUCCESS, 0);
         }
@@ -154,7 +154,7 @@ impl Rc {
             self.requester
                 .in_flight
                 .oldest()
-                .distance_from(self.sq.get(self.sq.head()).first_psn)
+                .distance_from(self.sq.get(self.sq.head()).way.first)
         };
     }
 

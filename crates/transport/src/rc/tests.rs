@@ -4,6 +4,7 @@ use oarlock_wire::{AddressVector, Gid, IbTimeout, RetryCount};
 
 use super::*;
 use crate::memory::{MemoryError, Sge};
+use crate::packet::MAX_PACKET_LEN;
 use crate::work::SendData;
 
 /// Takes everything, gives zeros.
@@ -42,7 +43,7 @@ fn ready(own: u8, peer: u8) -> Rc {
         rnr_retry: RetryCount::MAX,
         ..QpAttr::default()
     };
-    for row in crate::attr::RC_TRANSITIONS {
+    for row in RC_TRANSITIONS {
         if row.from != row.to {
             let mask = row.required | AttrMask::STATE;
             rc.modify(&QpAttr {

@@ -1,0 +1,123 @@
+//! The packet engine of a queue pair: one of the transport services, chosen when it is created.
+
+use oarlock_transport::{
+    Completion, Counters, Error, Memory, PacketBuf, QpAttr, QpEvent, QpState, Rc, RecvWr, SendWr,
+    Transmit, Ud,
+};
+use oarlock_wire::{AddressVector, Packet, Time};
+
+/// One of the engines. A closed set, so that the calls of the data path are direct.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a queue pair is allocated once, and its kilobytes of queues outweigh the difference"
+)]
+pub(crate) enum Transport {
+    Rc(Rc),
+    Ud(Ud),
+}
+
+impl Transport {
+    pub(crate) fn state(&self) -> QpState {
+        match self {
+            Self::Rc(rc) => rc.state(),
+            Self::Ud(ud) => ud.state(),
+        }
+    }
+
+    pub(crate) fn query(&self) -> QpAttr {
+        match self {
+            Self::Rc(rc) => rc.query(),
+            Self::Ud(ud) => ud.query(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        match self {
+            Self::Rc(rc) => rc.counters(),
+            Self::Ud(ud) => ud.counters(),
+        }
+    }
+
+    pub(crate) fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
+        match self {
+            Self::Rc(rc) => rc.modify(attr),
+            Self::Ud(ud) => ud.modify(attr),
+        }
+    }
+
+    pub(crate) fn post_send(&mut self, request: &SendWr<'_>) -> Result<(), Error> {
+        match self {
+            Self::Rc(rc) => rc.post_send(request),
+            Self::Ud(ud) => ud.post_send(request),
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, request: &RecvWr<'_>) -> Result<(), Error> {
+        match self {
+            Self::Rc(rc) => rc.post_recv(request),
+            Self::Ud(ud) => ud.post_recv(request),
+        }
+    }
+
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Time,
+        from: &AddressVector,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) {
+        match self {
+            Self::Rc(rc) => rc.handle_packet(now, from, packet, memory),
+            Self::Ud(ud) => ud.handle_packet(from, packet, memory),
+        }
+    }
+
+    /// A UD queue pair has no deadlines.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if let Self::Rc(rc) = self {
+            rc.handle_timeout(now);
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Self::Rc(rc) => rc.poll_timeout(),
+            Self::Ud(_) => None,
+        }
+    }
+
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &mut dyn Memory,
+        out: &mut PacketBuf,
+    ) -> Option<Transmit> {
+        match self {
+            Self::Rc(rc) => rc.poll_transmit(now, memory, out),
+            Self::Ud(ud) => ud.poll_transmit(memory, out),
+        }
+    }
+
+    pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
+        match self {
+            Self::Rc(rc) => rc.poll_completion(),
+            Self::Ud(ud) => ud.poll_completion(),
+        }
+    }
+
+    /// A UD queue pair raises no events by itself.
+    pub(crate) fn poll_event(&mut self) -> Option<QpEvent> {
+        match self {
+            Self::Rc(rc) => rc.poll_event(),
+            Self::Ud(_) => None,
+        }
+    }
+
+    pub(crate) fn has_output(&self) -> bool {
+        match self {
+            Self::Rc(rc) => rc.has_output(),
+            Self::Ud(ud) => ud.has_output(),
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! One unreliable-datagram queue pair: one packet a message, to whomever the work request names; no acknowledgement.
+//!
+//! | Datagram | What becomes of it |
+//! |---|---|
+//! | other version, queue pair, service, partition or Q_Key | dropped and counted |
+//! | longer than the path MTU | dropped and counted |
+//! | no receive posted | dropped and counted |
+//! | GRH and payload longer than the buffer | the receive fails with *local length error*, the queue pair is in error |
+//! | buffer not writable | the receive fails with *local protection error*, the queue pair is in error |
+//! | else | GRH and payload are placed, the receive completes |
+//!
+//! IBA Vol. 1 ch. 9 "Unreliable datagram", ch. 10 "Queue pair states", ch. 11 "Completion return status".
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use oarlock_wire::packet::padding;
+use oarlock_wire::{
+    AddressVector, Bth, Deth, Gid, Grh, ImmDt, Mtu, Opcode, Packet, PacketHeader, Psn, QKey, Qpn,
+};
+
+use crate::attr::{AttrMask, QpAttr, QpState, UD_TRANSITIONS, check_transition};
+use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::counters::{Counter, Counters};
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::packet::{PacketBuf, Transmit, emit, pkeys_match};
+use crate::queue::{RecvQueue, SendQueue, SendWqe};
+use crate::work::{RecvWr, SendOp, SendWr, UdDestination};
+
+/// What a UD queue pair is made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdConfig {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Depth of the send queue.
+    pub max_send_wr: u32,
+    /// Depth of the receive queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send.
+    pub max_inline: u32,
+    /// Every send gives a completion, signalled or not.
+    pub sq_sig_all: bool,
+    /// What the port carries: no datagram is longer. A reserved code counts as 256 bytes, which every port carries.
+    pub mtu: Mtu,
+}
+
+impl Default for UdConfig {
+    fn default() -> Self {
+        Self {
+            qpn: Qpn::QP0,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 64,
+            sq_sig_all: false,
+            mtu: Mtu::MTU_1024,
+        }
+    }
+}
+
+/// One unreliable-datagram queue pair. The crate's documentation has the contract, less what needs a clock or an answer:
+/// it has no deadlines and raises no events.
+#[derive(Debug)]
+pub struct Ud {
+    config: UdConfig,
+    state: QpState,
+    attr: QpAttr,
+    mtu: u32,
+    next_psn: Psn,
+    sq: SendQueue<UdDestination>,
+    rq: RecvQueue,
+    completions: VecDeque<Completion>,
+    counters: Counters,
+}
+
+/// Why a receive fails.
+struct ReceiveError {
+    status: WcStatus,
+    reason: Counter,
+}
+
+impl Ud {
+    /// A queue pair in state [`QpState::Reset`].
+    pub fn new(config: UdConfig) -> Self {
+        let nowhere = UdDestination {
+            av: AddressVector::new(Gid::UNSPECIFIED, Gid::UNSPECIFIED),
+            remote_qpn: Qpn::QP0,
+            remote_qkey: QKey::default(),
+        };
+        Self {
+            config,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            mtu: config.mtu.bytes().map_or(SMALLEST_MTU, u32::from),
+            next_psn: Psn::default(),
+            sq: SendQueue::new(
+                config.max_send_wr,
+                config.max_send_sge,
+                config.max_inline,
+                nowhere,
+            ),
+            rq: RecvQueue::new(config.max_recv_wr, config.max_recv_sge),
+            completions: VecDeque::with_capacity(
+                config.max_send_wr as usize + config.max_recv_wr as usize,
+            ),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The number of this queue pair.
+    pub const fn qpn(&self) -> Qpn {
+        self.config.qpn
+    }
+
+    /// What it was made with.
+    pub const fn config(&self) -> &UdConfig {
+        &self.config
+    }
+
+    /// Its state.
+    pub const fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Its counters.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Its attributes; the mask names those that have been given. `sq_psn` is the next to be sent.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> QpAttr {
+        let mut attr = QpAttr {
+            state: self.state,
+            current_state: self.state,
+            ..self.attr
+        };
+        if attr.mask.contains(AttrMask::SQ_PSN) {
+            attr.sq_psn = self.next_psn;
+        }
+        attr
+    }
+
+    /// Changes state and attributes.
+    ///
+    /// Init takes `pkey`, `port_num` and `qkey`, Rtr needs nothing more, Rts needs `sq_psn`; of a path or a peer a UD queue
+    /// pair knows nothing, and refuses such attributes by name. To [`QpState::Error`]: everything outstanding is flushed.
+    /// To [`QpState::Reset`]: everything is forgotten, waiting completions too. From [`QpState::Sqe`] to [`QpState::Rts`]:
+    /// sends are taken again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTransition`] and its kin: the transition does not exist, misses an attribute or has one too many.
+    /// Nothing has changed then.
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 11 "Modify queue pair".
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
+        let to = check_transition(&UD_TRANSITIONS, self.state, attr)?;
+        match to {
+            QpState::Reset => self.reset(),
+            QpState::Error => self.enter_error(),
+            _ => {
+                self.attr.merge(attr);
+                if attr.mask.contains(AttrMask::SQ_PSN) {
+                    self.next_psn = attr.sq_psn;
+                }
+                self.state = to;
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.state = QpState::Reset;
+        self.attr = QpAttr::default();
+        self.next_psn = Psn::default();
+        self.sq.clear();
+        self.rq.clear();
+        self.completions.clear();
+    }
+
+    fn enter_error(&mut self) {
+        self.state = QpState::Error;
+        self.flush_sends();
+        while let Some(wqe) = self.rq.pop() {
+            self.fail_recv(wqe.wr_id, WcStatus::WR_FLUSH_ERR);
+        }
+    }
+
+    fn flush_sends(&mut self) {
+        while let Some(wqe) = self.sq.pop() {
+            self.fail_send(wqe.wr_id, WcStatus::WR_FLUSH_ERR);
+        }
+    }
+
+    /// Appends a datagram to the send queue; in [`QpState::Error`] and [`QpState::Sqe`] it is flushed at once.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] before [`QpState::Rts`]; [`Error::NoDestination`], [`Error::MulticastQpn`];
+    /// [`Error::DatagramTooLong`]; [`Error::QueueFull`], [`Error::TooManySges`], [`Error::InlineTooLong`].
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
+        if !matches!(self.state, QpState::Rts | QpState::Sqe | QpState::Error) {
+            return Err(Error::WrongState {
+                call: "post_send",
+                state: self.state,
+            });
+        }
+        let to = wr.ud.ok_or(Error::NoDestination)?;
+        if to.av.remote.is_multicast() != (to.remote_qpn == Qpn::MULTICAST) {
+            return Err(Error::MulticastQpn {
+                remote: to.av.remote,
+                qpn: to.remote_qpn,
+            });
+        }
+        let given = self.sq.check(wr)?;
+        if given > u64::from(self.mtu) {
+            return Err(Error::DatagramTooLong {
+                given,
+                mtu: self.config.mtu,
+            });
+        }
+        if self.state == QpState::Rts {
+            let signaled = wr.signaled || self.config.sq_sig_all;
+            self.sq.push(wr, signaled, given as u32, to);
+        } else {
+            self.sq.reserve();
+            self.fail_send(wr.wr_id, WcStatus::WR_FLUSH_ERR);
+        }
+        Ok(())
+    }
+
+    /// Appends a buffer to the receive queue; in [`QpState::Error`] it is flushed at once. It takes the GRH
+    /// ([`Grh::LEN`] bytes) and then the payload, so the longest datagram needs [`Grh::LEN`] bytes more than its length.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] in [`QpState::Reset`]; [`Error::QueueFull`], [`Error::TooManySges`].
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        if self.state == QpState::Reset {
+            return Err(Error::WrongState {
+                call: "post_recv",
+                state: self.state,
+            });
+        }
+        self.rq.check(wr)?;
+        if self.state == QpState::Error {
+            self.rq.reserve();
+            self.fail_recv(wr.wr_id, WcStatus::WR_FLUSH_ERR);
+        } else {
+            self.rq.push(wr);
+        }
+        Ok(())
+    }
+
+    /// Takes a packet as it came from the network, without its ICRC; bytes that are no packet are counted.
+    pub fn handle_datagram(&mut self, from: &AddressVector, bytes: &[u8], memory: &mut dyn Memory) {
+        match Packet::parse(bytes) {
+            Ok(packet) => self.handle_packet(from, &packet, memory),
+            Err(_) => self.counters.count(Counter::DroppedMalformed),
+        }
+    }
+
+    /// Takes a packet that has arrived. `from` is its address as the receiver sees it: `local` is where it was sent to (this
+    /// host, or a group), `remote` where it comes from.
+    ///
+    /// A packet to [`Qpn::MULTICAST`] is taken when it was sent to a group's address. Which groups the queue pair is
+    /// attached to is its owner's to know, who gives it no other.
+    pub fn handle_packet(
+        &mut self,
+        from: &AddressVector,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) {
+        match self.receive(from, packet, memory) {
+            Ok(()) => self.counters.count(Counter::DatagramsReceived),
+            Err(reason) => self.counters.count(reason),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        from: &AddressVector,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) -> Result<(), Counter> {
+        let deth = self.admit(from, packet)?;
+        let (wqe, sges) = self.rq.front().ok_or(Counter::DroppedReceiverNotReady)?;
+        let length = (Grh::LEN + packet.payload.len()) as u64;
+        let placed = if length > wqe.capacity {
+            Err(ReceiveError {
+                status: WcStatus::LOC_LEN_ERR,
+                reason: Counter::DroppedNoRoom,
+            })
+        } else {
+            let grh = Grh::of(from, packet_len(packet)).to_bytes();
+            let header = memory.scatter(sges, 0, &grh);
+            let whole = header.and_then(|()| match packet.payload {
+                [] => Ok(()),
+                payload => memory.scatter(sges, Grh::LEN as u64, payload),
+            });
+            whole.map_err(|_| ReceiveError {
+                status: WcStatus::LOC_PROT_ERR,
+                reason: Counter::DroppedNotPlaced,
+            })
+        };
+        let _ = self.rq.pop();
+        if let Err(ReceiveError { status, reason }) = placed {
+            // Interop: Linux soft RoCE drops what does not fit, and its program never hears of it.
+            self.fail_recv(wqe.wr_id, status);
+            self.enter_error();
+            return Err(reason);
+        }
+        self.completions.push_back(Completion {
+            imm: packet.immdt.map(|ImmDt(imm)| imm),
+            solicited: packet.bth.solicited,
+            src_qp: deth.src_qpn,
+            has_grh: true,
+            sl: from.service_level,
+            ..Completion::success(wqe.wr_id, WcOpcode::RECV, false, length as u32)
+        });
+        Ok(())
+    }
+
+    /// IBA Vol. 1 ch. 9 "Packet header validation", in its order: version, queue pair, state, service, P_Key, Q_Key.
+    fn admit(&self, from: &AddressVector, packet: &Packet<'_>) -> Result<Deth, Counter> {
+        let bth = &packet.bth;
+        if bth.version != 0 {
+            return Err(Counter::DroppedWrongVersion);
+        }
+        let wanted = if from.local.is_multicast() {
+            Qpn::MULTICAST
+        } else {
+            self.config.qpn
+        };
+        if bth.dest_qpn != wanted {
+            return Err(Counter::DroppedWrongQpn);
+        }
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqe) {
+            return Err(Counter::DroppedWrongState);
+        }
+        if !matches!(bth.opcode, Opcode::UD_SEND_ONLY | Opcode::UD_SEND_ONLY_IMM) {
+            return Err(Counter::DroppedWrongTransport);
+        }
+        let deth = packet.deth.ok_or(Counter::DroppedMalformed)?;
+        if !pkeys_match(bth.pkey, self.attr.pkey) {
+            return Err(Counter::DroppedWrongPkey);
+        }
+        if deth.qkey != self.attr.qkey {
+            return Err(Counter::DroppedWrongQkey);
+        }
+        if packet.payload.len() > self.mtu as usize {
+            return Err(Counter::DroppedTooLong);
+        }
+        Ok(deth)
+    }
+
+    /// Writes the next datagram to be sent into `out`. Its request is then complete: nobody answers.
+    ///
+    /// Payload is gathered from `memory`; when that fails no packet comes of it, the request fails with
+    /// [`WcStatus::LOC_PROT_ERR`], those behind it are flushed, and the queue pair is in [`QpState::Sqe`].
+    #[must_use]
+    pub fn poll_transmit(
+        &mut self,
+        memory: &mut dyn Memory,
+        out: &mut PacketBuf,
+    ) -> Option<Transmit> {
+        if self.state != QpState::Rts || self.sq.is_empty() {
+            return None;
+        }
+        let serial = self.sq.head();
+        let wqe = *self.sq.get(serial);
+        let header = self.header(&wqe);
+        let payload_len = wqe.length as usize;
+        let header_len = emit(&header, payload_len, out);
+        let end = header_len + payload_len;
+        let gathered = self
+            .sq
+            .source(serial)
+            .read(memory, 0, &mut out[header_len..end]);
+        let _ = self.sq.pop();
+        if gathered.is_err() {
+            self.fail_send(wqe.wr_id, WcStatus::LOC_PROT_ERR);
+            self.state = QpState::Sqe;
+            self.flush_sends();
+            return None;
+        }
+        let len = end + padding(payload_len);
+        out[end..len].fill(0);
+        self.next_psn = self.next_psn.next();
+        self.counters.count(Counter::DatagramsSent);
+        if wqe.signaled {
+            self.completions.push_back(Completion::success(
+                wqe.wr_id,
+                WcOpcode::SEND,
+                true,
+                wqe.length,
+            ));
+        } else {
+            self.sq.retire();
+        }
+        Some(Transmit {
+            av: wqe.way.av,
+            len,
+        })
+    }
+
+    fn header(&self, wqe: &SendWqe<UdDestination>) -> PacketHeader {
+        let (opcode, immdt) = match wqe.op {
+            SendOp::Send => (Opcode::UD_SEND_ONLY, None),
+            SendOp::SendWithImm(imm) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm))),
+        };
+        let to = &wqe.way;
+        let bth = Bth {
+            solicited: wqe.solicited,
+            pkey: self.attr.pkey,
+            ..Bth::new(opcode, to.remote_qpn, self.next_psn)
+        };
+        let qkey = if to.remote_qkey.get() & OWN_QKEY == 0 {
+            to.remote_qkey
+        } else {
+            self.attr.qkey
+        };
+        PacketHeader {
+            immdt,
+            ..PacketHeader::new(bth).with_deth(Deth {
+                qkey,
+                src_qpn: self.config.qpn,
+            })
+        }
+    }
+
+    /// The next completion.
+    #[must_use]
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        let completion = self.completions.pop_front()?;
+        if completion.is_send {
+            self.sq.retire();
+        } else {
+            self.rq.retire();
+        }
+        Some(completion)
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) may have something.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.completions.is_empty() || (self.state == QpState::Rts && !self.sq.is_empty())
+    }
+
+    fn fail_send(&mut self, wr_id: u64, status: WcStatus) {
+        self.completions
+            .push_back(Completion::failure(wr_id, status, WcOpcode::SEND, true, 0));
+    }
+
+    fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
+        self.completions
+            .push_back(Completion::failure(wr_id, status, WcOpcode::RECV, false, 0));
+    }
+}
+
+/// From the BTH to the padding.
+fn packet_len(packet: &Packet<'_>) -> usize {
+    let immdt = packet.immdt.map_or(0, |_| ImmDt::LEN);
+    let payload = packet.payload.len();
+    Bth::LEN + Deth::LEN + immdt + payload + padding(payload)
+}
+
+/// In the Q_Key of a send: use the queue pair's own.
+const OWN_QKEY: u32 = 0x8000_0000;
+
+const SMALLEST_MTU: u32 = 256;
