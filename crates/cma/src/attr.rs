@@ -1,6 +1,6 @@
 //! Recipes: the attributes that take a queue pair to INIT, RTR and RTS.
 
-use oarlock_wire::{AddressVector, IbTimeout, Mtu, Psn, Qpn, RetryCount};
+use oarlock_wire::{AddressVector, IbTimeout, Mtu, Psn, QKey, Qpn, RetryCount};
 use std::fmt;
 
 /// A queue pair state, with the numbers of `enum ibv_qp_state`.
@@ -63,6 +63,16 @@ impl QpAttrMask {
     pub const RTR: Self = Self(1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20);
     /// STATE, TIMEOUT, RETRY_CNT, RNR_RETRY, MAX_QP_RD_ATOMIC, SQ_PSN.
     pub const RTS: Self = Self(1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
+    /// STATE, AV, PATH_MTU, DEST_QPN, RQ_PSN.
+    pub const UC_RTR: Self = Self(1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20);
+    /// STATE, SQ_PSN.
+    pub const UC_RTS: Self = Self(1 | 1 << 16);
+    /// STATE, PKEY_INDEX, PORT, QKEY.
+    pub const UD_INIT: Self = Self(1 | 1 << 4 | 1 << 5 | 1 << 6);
+    /// STATE.
+    pub const UD_RTR: Self = Self(1);
+    /// STATE, SQ_PSN.
+    pub const UD_RTS: Self = Self(1 | 1 << 16);
 }
 
 /// The attributes for one state.
@@ -75,6 +85,22 @@ pub enum QpAttr {
     Rtr(RtrAttr),
     /// To RTS.
     Rts(RtsAttr),
+    /// An unreliable connected queue pair to RTR.
+    UcRtr(UcRtrAttr),
+    /// An unreliable connected queue pair to RTS.
+    UcRts {
+        /// The PSN of the first packet to send: the one that the peer announced.
+        sq_psn: Psn,
+    },
+    /// A datagram queue pair to INIT.
+    UdInit(UdInitAttr),
+    /// A datagram queue pair to RTR: nothing but the state.
+    UdRtr,
+    /// A datagram queue pair to RTS.
+    UdRts {
+        /// The PSN of the first packet to send, which nobody checks: 0.
+        sq_psn: Psn,
+    },
 }
 
 impl QpAttr {
@@ -82,9 +108,9 @@ impl QpAttr {
     #[must_use]
     pub const fn state(&self) -> QpState {
         match self {
-            Self::Init(_) => QpState::INIT,
-            Self::Rtr(_) => QpState::RTR,
-            Self::Rts(_) => QpState::RTS,
+            Self::Init(_) | Self::UdInit(_) => QpState::INIT,
+            Self::Rtr(_) | Self::UcRtr(_) | Self::UdRtr => QpState::RTR,
+            Self::Rts(_) | Self::UcRts { .. } | Self::UdRts { .. } => QpState::RTS,
         }
     }
 
@@ -95,6 +121,11 @@ impl QpAttr {
             Self::Init(_) => QpAttrMask::INIT,
             Self::Rtr(_) => QpAttrMask::RTR,
             Self::Rts(_) => QpAttrMask::RTS,
+            Self::UcRtr(_) => QpAttrMask::UC_RTR,
+            Self::UcRts { .. } => QpAttrMask::UC_RTS,
+            Self::UdInit(_) => QpAttrMask::UD_INIT,
+            Self::UdRtr => QpAttrMask::UD_RTR,
+            Self::UdRts { .. } => QpAttrMask::UD_RTS,
         }
     }
 }
@@ -144,4 +175,32 @@ pub struct RtsAttr {
     pub rnr_retry: RetryCount,
     /// RDMA reads and atomics to have outstanding.
     pub max_rd_atomic: u8,
+}
+
+/// Attributes for RTR of an unreliable connected queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UcRtrAttr {
+    /// The way to the peer.
+    pub av: AddressVector,
+    /// The place of the source address in the device's GID table.
+    pub sgid_index: u8,
+    /// The port.
+    pub port_num: u8,
+    /// Payload bytes per packet.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// The PSN of the first packet to expect: the one that this side announced.
+    pub rq_psn: Psn,
+}
+
+/// Attributes for INIT of a datagram queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdInitAttr {
+    /// The Q_Key that datagrams must carry to be received.
+    pub qkey: QKey,
+    /// The place of the partition key; 0 on RoCE.
+    pub pkey_index: u16,
+    /// The port.
+    pub port_num: u8,
 }

@@ -6,17 +6,17 @@ use crate::handle::Table;
 use crate::identifier::{Identifier, Standing};
 use crate::listeners::Listeners;
 use crate::lookup::Lookups;
+use crate::multicast::Multicasts;
 use crate::ports::Ports;
 use crate::{
-    Backlog, ChannelId, Config, Counter, Counters, Device, DeviceRef, Error, Event, EventKind, Id,
+    Backlog, ChannelId, Config, Counter, Counters, DeviceRef, Error, Event, EventKind, Id,
     IdOption, Lookup, QpType, Query, State,
 };
 use oarlock_cm::{Cm, ConnId, Seed, Transmit};
 use oarlock_wire::{
-    AddressVector, Gid, IbTimeout, MAD_LEN, PortSpace, RnrTimer, ServiceId, Time, earliest,
+    AddressVector, IbTimeout, MAD_LEN, PortSpace, RnrTimer, ServiceId, Time, earliest,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 /// The RDMA connection manager of one host: identifiers, event channels, port spaces.
 ///
@@ -34,6 +34,7 @@ pub struct Cma {
     pub(crate) lookups: Lookups,
     /// Lookups by the moment at which they are given up.
     pub(crate) lookup_deadlines: BTreeSet<(Time, Id)>,
+    pub(crate) multicasts: Multicasts,
     pub(crate) counters: Counters,
 }
 
@@ -54,53 +55,15 @@ impl Cma {
             ports: Ports::new(u64::from_le_bytes(port_seed)),
             lookups: Lookups::default(),
             lookup_deadlines: BTreeSet::new(),
+            multicasts: Multicasts::new(),
             counters: Counters::new(),
         }
     }
 
-    // ---- devices ----
-
-    /// Tells which devices there are, in the order of preference. Identifiers of a device that is no longer among them get
-    /// DEVICE_REMOVAL, once, and are good for nothing but destruction.
-    pub fn set_devices(&mut self, now: Time, devices: Vec<Device>) {
-        self.cm.set_local_gids(
-            devices
-                .iter()
-                .flat_map(|device| &device.addresses)
-                .copied()
-                .map(Gid::from_ip),
-        );
-        let gone = self.devices.replace(devices);
-        if !gone.is_empty() {
-            self.remove_devices(now, &gone);
-        }
-    }
-
-    /// Tells which local addresses belong to interfaces without a device, so that binding one of them is told apart
-    /// from binding a foreign address.
-    pub fn set_addresses_without_device(&mut self, addresses: Vec<IpAddr>) {
-        self.devices.set_without_device(addresses);
-    }
-
-    fn remove_devices(&mut self, now: Time, gone: &[u32]) {
-        let affected = self
-            .ids
-            .iter()
-            .filter(|(_, ident)| ident.device.is_some_and(|device| gone.contains(&device)));
-        let affected: Vec<Id> = affected.map(|(key, _)| key.into()).collect();
-        for id in affected {
-            self.cut_off(now, id);
-            let Some(ident) = self.ids.get_mut(id.into()) else {
-                continue;
-            };
-            ident.state = State::DeviceRemoval;
-            self.report(id, EventKind::DEVICE_REMOVAL, 0);
-        }
-        self.pump(now);
-    }
+    // ---- the end of things ----
 
     /// Takes an identifier out of everything that leads to further events: lookups, listening, its connection.
-    fn cut_off(&mut self, now: Time, id: Id) {
+    pub(crate) fn cut_off(&mut self, now: Time, id: Id) {
         let Some(ident) = self.ids.get_mut(id.into()) else {
             return;
         };
@@ -120,6 +83,7 @@ impl Cma {
             self.by_connection.remove(&connection.cm);
             self.cm.destroy(now, connection.cm);
         }
+        self.drop_memberships(id);
     }
 
     // ---- channels ----
@@ -174,10 +138,14 @@ impl Cma {
 
     // ---- identifiers ----
 
-    /// Creates an identifier on a channel. In port space TCP it is for RC queue pairs, whatever `qp_type` says.
+    /// Creates an identifier on a channel. Port space TCP is for RC queue pairs, UDP and IPOIB are for UD ones, whatever
+    /// `qp_type` says; port space IB takes `qp_type`.
+    ///
+    /// Each port space has ports of its own.
     ///
     /// # Errors
-    /// `UnknownChannel`, `PortSpaceNotImplemented`, `UnknownPortSpace`, `TooManyIds`.
+    /// `UnknownChannel`, `UnknownPortSpace`, `QpTypeNotImplemented`, `TooManyIds`.
+    #[doc(alias = "rdma_create_id")]
     pub fn create_id(
         &mut self,
         channel: ChannelId,
@@ -187,9 +155,9 @@ impl Cma {
     ) -> Result<Id, Error> {
         let qp_type = match (port_space, qp_type) {
             (PortSpace::TCP, _) => QpType::RC,
-            (PortSpace::IPOIB, _) => return Err(not_implemented("IPOIB", port_space)),
-            (PortSpace::UDP, _) => return Err(not_implemented("UDP", port_space)),
-            (PortSpace::IB, _) => return Err(not_implemented("IB", port_space)),
+            (PortSpace::UDP | PortSpace::IPOIB, _) => QpType::UD,
+            (PortSpace::IB, QpType::RC | QpType::UC | QpType::UD) => qp_type,
+            (PortSpace::IB, other) => return Err(Error::QpTypeNotImplemented(other)),
             (other, _) => return Err(Error::UnknownPortSpace(other)),
         };
         if self.channels.get(channel).is_none() {
@@ -247,6 +215,9 @@ impl Cma {
             if event.kind == EventKind::CONNECT_REQUEST {
                 self.destroy(now, event.id);
             }
+        }
+        for mc in &ident.multicasts {
+            self.end_join(*mc);
         }
         if let Some(port) = ident.bound_port {
             self.ports.release(id, ident.port_space, port);
@@ -347,6 +318,8 @@ impl Cma {
                 .map(|path| path.av)
                 .or(ident.resolution.map(|resolution| resolution.av)),
             path: ident.path,
+            qkey: ident.qkey,
+            multicasts: ident.multicasts.iter().copied().collect(),
             qpn: connection.and_then(|connection| connection.role.local_qpn()),
             remote_qpn: connection.and_then(|connection| connection.role.remote_qpn()),
             backlog: ident.listening.map(|listening| Backlog {
@@ -409,8 +382,8 @@ impl Cma {
 
     // ---- events ----
 
-    /// Takes the next event of a channel: GET_EVENT. It counts as reported, and a connection request gives its place in
-    /// the backlog back.
+    /// Takes the next event of a channel: GET_EVENT. It counts as reported, a multicast event on its join too, and a
+    /// connection request gives its place in the backlog back.
     #[must_use]
     pub fn next_event(&mut self, channel: ChannelId) -> Option<Event> {
         let (place, event) = self.channels.pop(channel)?;
@@ -430,6 +403,10 @@ impl Cma {
             {
                 listening.waiting -= 1;
             }
+        }
+        if let Some(join) = event.multicast.and_then(|mc| self.multicasts.get_mut(mc)) {
+            join.queued = None;
+            join.reported += 1;
         }
         if event.kind == EventKind::CONNECT_REQUEST
             && let Some(child) = self.ids.get_mut(event.id.into())
@@ -525,13 +502,6 @@ impl Cma {
 
 fn is_exposed(ident: &Identifier) -> bool {
     !matches!(ident.standing, Standing::Undelivered { .. })
-}
-
-const fn not_implemented(name: &'static str, port_space: PortSpace) -> Error {
-    Error::PortSpaceNotImplemented {
-        name,
-        number: port_space.0,
-    }
 }
 
 fn five_bits(option: &'static str, given: u8) -> Result<IbTimeout, Error> {

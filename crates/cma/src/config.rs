@@ -10,8 +10,18 @@ use std::time::Duration;
 pub enum BacklogOverflow {
     /// It is dropped, as the kernel does; the peer sends it again.
     Drop,
-    /// It is answered with a REJ for reason 3 (no resources).
+    /// It is answered with a REJ for reason 3 (no resources), or a SIDR_REP with status 3 (no queue pair).
     RejectNoResources,
+}
+
+/// What becomes of an alternate path that a peer offers (LAP).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AlternatePaths {
+    /// It is refused: soft devices do not migrate queue pairs between paths.
+    Refuse,
+    /// It is accepted if it leads to a device of this host, and kept: [`Query::alternate`](crate::Query::alternate) shows it.
+    Accept,
 }
 
 /// Which device serves a loopback destination.
@@ -38,10 +48,14 @@ pub struct Config {
     /// Events that may wait on one channel before calls that lead to more of them are refused, and connection requests
     /// dropped. What happens to identifiers that exist is reported beyond it: an identifier has a few events at most.
     pub max_queued_events: usize,
+    /// Memberships in multicast groups that may exist at a time.
+    pub max_multicasts: usize,
     /// The largest backlog, and the one of a listener that asks for none.
     pub max_backlog: usize,
     /// What becomes of a connection request when the backlog is full.
     pub backlog_overflow: BacklogOverflow,
+    /// What becomes of an alternate path that a peer offers.
+    pub alternate_paths: AlternatePaths,
     /// The ports that are given to those who ask for none in particular.
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Whether ports below 1024 may be bound. [`Cma::allow_privileged_ports`](crate::Cma::allow_privileged_ports)
@@ -76,8 +90,10 @@ impl Default for Config {
             max_ids: 65_536,
             max_channels: 65_536,
             max_queued_events: 65_536,
+            max_multicasts: 65_536,
             max_backlog: 1024,
             backlog_overflow: BacklogOverflow::Drop,
+            alternate_paths: AlternatePaths::Refuse,
             ephemeral_ports: 32_768..=60_999,
             privileged_ports: false,
             bindv6only: false,

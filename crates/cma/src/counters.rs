@@ -47,11 +47,21 @@ pub enum Counter {
     LookupsTimedOut,
     /// Answers to route lookups that nobody waited for any more, dropped.
     LookupsStale,
+    /// Events that the user put into a channel.
+    EventsInjected,
+    /// Identifiers whose address went from its device, or whose device changed.
+    AddressChanges,
+    /// Multicast joins asked for.
+    MulticastJoins,
+    /// Multicast joins that failed.
+    MulticastErrors,
+    /// Outcomes of membership changes that nobody waited for any more, dropped.
+    MembershipsStale,
 }
 
 impl Counter {
     /// Every counter.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 26] = [
         Self::RequestsQueued,
         Self::RequestsDroppedBacklog,
         Self::RequestsRejectedBacklog,
@@ -73,6 +83,11 @@ impl Counter {
         Self::Lookups,
         Self::LookupsTimedOut,
         Self::LookupsStale,
+        Self::EventsInjected,
+        Self::AddressChanges,
+        Self::MulticastJoins,
+        Self::MulticastErrors,
+        Self::MembershipsStale,
     ];
 
     /// A stable name.
@@ -100,6 +115,11 @@ impl Counter {
             Self::Lookups => "cma_lookups",
             Self::LookupsTimedOut => "cma_lookups_timed_out",
             Self::LookupsStale => "cma_lookups_stale",
+            Self::EventsInjected => "cma_events_injected",
+            Self::AddressChanges => "cma_address_changes",
+            Self::MulticastJoins => "cma_multicast_joins",
+            Self::MulticastErrors => "cma_multicast_errors",
+            Self::MembershipsStale => "cma_memberships_stale",
         }
     }
 }

@@ -83,16 +83,9 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Takes the new list and gives the numbers of the devices that are no longer in it.
-    pub(crate) fn replace(&mut self, list: Vec<Device>) -> Vec<u32> {
-        let gone = self
-            .list
-            .iter()
-            .map(|old| old.index)
-            .filter(|old| list.iter().all(|new| new.index != *old));
-        let gone = gone.collect();
-        self.list = list;
-        gone
+    /// Takes the new list and gives the old one.
+    pub(crate) fn replace(&mut self, list: Vec<Device>) -> Vec<Device> {
+        std::mem::replace(&mut self.list, list)
     }
 
     pub(crate) fn set_without_device(&mut self, addresses: Vec<IpAddr>) {

@@ -1,8 +1,8 @@
 //! What a caller did wrong, or what stands in the way: each error names the rule, the state, the limit and the value.
 
-use crate::{Errno, State};
+use crate::{Errno, EventKind, QpType, State};
 use oarlock_cm::StateName;
-use oarlock_wire::{PortSpace, RejReason};
+use oarlock_wire::{Ece, Gid, Mtu, PKey, PortSpace, QKey, RejReason, ServiceId};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -169,14 +169,107 @@ pub enum Error {
     #[error("no attribute recipe for queue pair state {0}: there is one for INIT, RTR and RTS")]
     NoRecipe(u32),
 
+    /// The handle names no join of a multicast group.
+    #[error("no such multicast join")]
+    UnknownMulticast,
+    /// The call is for datagram queue pairs.
+    #[error("{call} with an identifier for {qp_type} queue pairs: it is for UD")]
+    NotDatagram {
+        /// The call.
+        call: &'static str,
+        /// The identifier's queue pair type.
+        qp_type: QpType,
+    },
+    /// The call is for connected queue pairs.
+    #[error("{call} with an identifier for UD queue pairs, which are not connected")]
+    NotConnected {
+        /// The call.
+        call: &'static str,
+    },
+    /// A Q_Key for a connected queue pair, which has none.
+    #[error("{call} with Q_Key {qkey}: a connected queue pair has none")]
+    QKeyWithoutDatagrams {
+        /// The call.
+        call: &'static str,
+        /// What was given.
+        qkey: QKey,
+    },
+    /// Another Q_Key than the identifier has already.
+    #[error("{call} with Q_Key {given}, while the identifier has {own}")]
+    QKeyMismatch {
+        /// The call.
+        call: &'static str,
+        /// What was given.
+        given: QKey,
+        /// What the identifier has.
+        own: QKey,
+    },
+    /// Connection establishment data where the message has no place for it.
+    #[error("{call} with ECE data of vendor {:#08x}: a SIDR_REQ carries none", .ece.vendor_id)]
+    EceNotCarried {
+        /// The call.
+        call: &'static str,
+        /// What was given.
+        ece: Ece,
+    },
+    /// A vendor ID of more than 24 bits.
+    #[error("{call} with ECE vendor ID {given:#x}: the field has 24 bits")]
+    EceVendorId {
+        /// The call.
+        call: &'static str,
+        /// What was given.
+        given: u32,
+    },
+    /// The address is no multicast group.
+    #[error("{address} is no multicast group")]
+    NotMulticast {
+        /// The address.
+        address: IpAddr,
+    },
+    /// Events of this kind are not the user's to give.
+    #[error("event {kind} cannot be injected: USER and INTERNAL can")]
+    NotInjectable {
+        /// The kind.
+        kind: EventKind,
+    },
+    /// A path from an address that the device does not have.
+    #[error("a path from {gid}, which is not in the GID table of the identifier's device")]
+    PathSource {
+        /// The path's local GID.
+        gid: Gid,
+    },
+    /// A path in a partition that the device is not in.
+    #[error("a path in partition {pkey}: a RoCE port is in 0xffff alone")]
+    PathPKey {
+        /// The path's partition.
+        pkey: PKey,
+    },
+    /// A path to another service than the destination's.
+    #[error("a path for service ID {given}, while the destination's is {own}: give that one, or 0")]
+    PathServiceId {
+        /// The path's service ID.
+        given: ServiceId,
+        /// That of the destination.
+        own: ServiceId,
+    },
+    /// A path MTU that is none, or that the link does not carry.
+    #[error("a path MTU of {given}, while the link carries {largest}")]
+    PathMtu {
+        /// The path's MTU.
+        given: Mtu,
+        /// The largest that the link carries.
+        largest: Mtu,
+    },
+
     // What is asked for does not exist here.
-    /// A port space that is known and not built yet.
-    #[error("port space {name} ({number:#06x}) is not implemented; TCP (0x0106) is")]
-    PortSpaceNotImplemented {
-        /// Its name.
-        name: &'static str,
-        /// Its number.
-        number: u16,
+    /// A queue pair type that port space IB knows and that is not built.
+    #[error("identifiers for {0} queue pairs are not implemented: RC, UC and UD are")]
+    QpTypeNotImplemented(QpType),
+    /// The identifier's device has no address of the family of the multicast group.
+    #[error("the identifier's device has no address to send to {group} from")]
+    NoSourceForGroup {
+        /// The group.
+        group: IpAddr,
     },
     /// A number that is no port space.
     #[error("there is no port space {:#06x}", .0.0)]
@@ -260,6 +353,12 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// Too many joins of multicast groups.
+    #[error("{max} multicast joins exist already")]
+    TooManyMulticasts {
+        /// The limit.
+        max: usize,
+    },
     /// The channel holds as many events as it may; take some first.
     #[error(
         "{queued} events wait on the channel and {adding} more were to come: the limit is {max}, take some first"
@@ -293,7 +392,7 @@ impl Error {
     #[must_use]
     pub const fn errno(&self) -> Errno {
         match self {
-            Self::UnknownId | Self::UnknownChannel => Errno::ENOENT,
+            Self::UnknownId | Self::UnknownChannel | Self::UnknownMulticast => Errno::ENOENT,
             Self::WrongState { .. }
             | Self::NoDevice { .. }
             | Self::NoConnection { .. }
@@ -311,12 +410,25 @@ impl Error {
             | Self::NoRecipe(_)
             | Self::UnknownPortSpace(_)
             | Self::LinkTooSmall { .. }
+            | Self::NotDatagram { .. }
+            | Self::NotConnected { .. }
+            | Self::QKeyWithoutDatagrams { .. }
+            | Self::QKeyMismatch { .. }
+            | Self::EceNotCarried { .. }
+            | Self::EceVendorId { .. }
+            | Self::NotMulticast { .. }
+            | Self::NotInjectable { .. }
+            | Self::PathSource { .. }
+            | Self::PathPKey { .. }
+            | Self::PathServiceId { .. }
+            | Self::PathMtu { .. }
             | Self::Cm { .. } => Errno::EINVAL,
             Self::AlreadyEstablished => Errno::EISCONN,
-            Self::PortSpaceNotImplemented { .. } => Errno::ENOSYS,
+            Self::QpTypeNotImplemented(_) => Errno::ENOSYS,
             Self::AddressNotLocal { .. }
             | Self::MappedAddress { .. }
             | Self::PortCovered { .. }
+            | Self::NoSourceForGroup { .. }
             | Self::NoEphemeralPort { .. } => Errno::EADDRNOTAVAIL,
             Self::NoDeviceForAddress { .. } | Self::NoDevices => Errno::ENODEV,
             Self::DeviceRemoved { .. } => Errno::ENXIO,
@@ -325,6 +437,7 @@ impl Error {
             Self::ServiceIdInUse { .. } => Errno::EBUSY,
             Self::TooManyIds { .. }
             | Self::TooManyChannels { .. }
+            | Self::TooManyMulticasts { .. }
             | Self::ChannelFull { .. }
             | Self::TooManyConnections { .. } => Errno::ENOMEM,
         }

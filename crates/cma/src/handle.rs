@@ -55,6 +55,11 @@ handle! {
     ChannelId
 }
 
+handle! {
+    /// A membership of an identifier in a multicast group: one call of [`join_multicast`](crate::Cma::join_multicast).
+    McId
+}
+
 /// The untyped form of a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {

@@ -3,10 +3,12 @@
 use crate::channel::Place;
 use crate::lookup::LookupToken;
 use crate::ports::Claim;
-use crate::{ChannelId, Id, Path, QpType, State};
+use crate::{ChannelId, Id, McId, Path, QpType, State};
 use oarlock_cm::ConnId;
-use oarlock_wire::{AddressVector, IbTimeout, PortSpace, Psn, Qpn, RetryCount, RnrTimer, Time};
-use std::collections::VecDeque;
+use oarlock_wire::{
+    AddressVector, Gid, IbTimeout, PortSpace, Psn, QKey, Qpn, RetryCount, RnrTimer, Time,
+};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -31,6 +33,10 @@ pub(crate) struct Identifier {
     pub(crate) connection: Option<Connection>,
     /// The PSN of the first packet that this side expects.
     pub(crate) starting_psn: Psn,
+    /// The Q_Key of a UD identifier, once it is settled: by a recipe, by a call that names one, by the peer's answer.
+    pub(crate) qkey: Option<QKey>,
+    /// Its joins.
+    pub(crate) multicasts: BTreeSet<McId>,
     /// Where this identifier's events stand on its channel, in order.
     pub(crate) queued: VecDeque<Place>,
     pub(crate) reported: u32,
@@ -62,9 +68,19 @@ impl Identifier {
             listening: None,
             connection: None,
             starting_psn,
+            qkey: None,
+            multicasts: BTreeSet::new(),
             queued: VecDeque::new(),
             reported: 0,
         }
+    }
+
+    /// The local GIDs that the identifier relies on.
+    pub(crate) fn gids(&self) -> impl Iterator<Item = Gid> {
+        let bound = self.local.map(|local| Gid::from_ip(local.ip()));
+        let found = self.resolution.map(|resolution| resolution.av.local);
+        let path = self.path.map(|path| path.av.local);
+        bound.into_iter().chain(found).chain(path)
     }
 
     /// What the identifier holds in the port table.

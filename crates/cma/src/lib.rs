@@ -111,12 +111,16 @@ mod errno;
 mod error;
 mod event;
 mod handle;
+mod hotplug;
 mod identifier;
+mod inject;
 mod listeners;
 mod lookup;
 mod migrate;
+mod multicast;
 mod numbered;
 mod param;
+mod path;
 mod ports;
 mod query;
 mod recipe;
@@ -125,25 +129,28 @@ mod request;
 mod resolve;
 mod state;
 
-pub use attr::{AccessFlags, InitAttr, QpAttr, QpAttrMask, QpState, RtrAttr, RtsAttr};
+pub use attr::{
+    AccessFlags, InitAttr, QpAttr, QpAttrMask, QpState, RtrAttr, RtsAttr, UcRtrAttr, UdInitAttr,
+};
 pub use cma::Cma;
-pub use config::{BacklogOverflow, Config, LoopbackRule};
+pub use config::{AlternatePaths, BacklogOverflow, Config, LoopbackRule};
 pub use counters::{Counter, Counters};
 pub use device::{Device, Limits};
 pub use errno::Errno;
 pub use error::{Error, LimitOwner};
-pub use event::{ConnEventParam, Event, EventKind, ReceivedPrivateData};
-pub use handle::{ChannelId, Id};
+pub use event::{ConnEventParam, Event, EventKind, EventParam, ReceivedPrivateData, UdEventParam};
+pub use handle::{ChannelId, Id, McId};
 pub use lookup::{Lookup, LookupError, LookupToken, Route};
+pub use multicast::{JoinKind, Membership, MembershipAction, MembershipToken};
 pub use param::{
     AsyncEvent, ConnectParam, Disconnect, IdOption, PRIVATE_DATA_ACCEPT, PRIVATE_DATA_CONNECT,
-    PRIVATE_DATA_REJECT, QpType,
+    PRIVATE_DATA_REJECT, PRIVATE_DATA_UD_ACCEPT, PRIVATE_DATA_UD_CONNECT, QpType,
 };
 pub use query::{Backlog, DeviceRef, Path, Query};
 pub use state::State;
 
 pub use oarlock_cm::{Seed, StateName, Transmit};
-pub use oarlock_wire::PortSpace;
+pub use oarlock_wire::{Ece, PortSpace};
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ impl Cma {
     ///
     /// - Its queued events move to the tail of the new channel's queue, in their order, and are told of again by
     ///   [`poll_ready`](Self::poll_ready), so that readers who already wait there wake up.
+    /// - Among them are those of its multicast joins, which have no channel of their own.
     /// - The children of its queued connection requests move with it: whoever takes the request finds the child on the
     ///   channel that the request came from.
     /// - Children whose requests were taken stay where they are.
@@ -41,6 +42,9 @@ impl Cma {
                 continue;
             };
             let child = (event.kind == EventKind::CONNECT_REQUEST).then_some(event.id);
+            if let Some(join) = event.multicast.and_then(|mc| self.multicasts.get_mut(mc)) {
+                join.queued = Some(place);
+            }
             moved.push_back(place);
             self.counters.count(Counter::EventsMigrated);
             if let Some(child) = child {

@@ -1,7 +1,7 @@
 //! What a caller gives: connection parameters, options, queue pair types.
 
 use oarlock_cm::StateName;
-use oarlock_wire::{Qpn, RetryCount};
+use oarlock_wire::{Ece, QKey, Qpn, RetryCount};
 use std::fmt;
 use std::time::Duration;
 
@@ -22,13 +22,19 @@ pub struct ConnectParam {
     pub rnr_retry_count: RetryCount,
     /// Whether the local queue pair has a shared receive queue.
     pub srq: bool,
+    /// The Q_Key of the local queue pair, for UD; 0 stands for the identifier's own, which is [`QKey::RDMA_UDP`] unless one
+    /// was given before. In `accept` it is what the peer is told, in `connect` what the peer's answer must name too.
+    /// Connected queue pairs have none: it must be 0.
+    pub qkey: QKey,
+    /// Enhanced connection establishment data for the peer. Not in a UD `connect`, whose message has no place for it.
+    pub ece: Ece,
     /// Data for the peer's user: at most [`PRIVATE_DATA_CONNECT`] bytes in `connect`, [`PRIVATE_DATA_ACCEPT`] in
-    /// `accept`. Shorter data is padded with zeros.
+    /// `accept`; for UD [`PRIVATE_DATA_UD_CONNECT`] and [`PRIVATE_DATA_UD_ACCEPT`]. Shorter data is padded with zeros.
     pub private_data: Vec<u8>,
 }
 
 impl Default for ConnectParam {
-    /// Queue pair 0, no reads or atomics, 7 retries of both kinds, no private data.
+    /// Queue pair 0, no reads or atomics, 7 retries of both kinds, the usual Q_Key, no private data.
     fn default() -> Self {
         Self {
             qpn: Qpn::default(),
@@ -38,6 +44,8 @@ impl Default for ConnectParam {
             retry_count: RetryCount::MAX,
             rnr_retry_count: RetryCount::MAX,
             srq: false,
+            qkey: QKey(0),
+            ece: Ece::default(),
             private_data: Vec::new(),
         }
     }
@@ -49,6 +57,10 @@ pub const PRIVATE_DATA_CONNECT: usize = 56;
 pub const PRIVATE_DATA_ACCEPT: usize = 196;
 /// Bytes of private data in a rejection (REJ).
 pub const PRIVATE_DATA_REJECT: usize = 148;
+/// Bytes of private data in a connection request of a UD identifier (216 in a SIDR_REQ, of which the IP CM header takes 36).
+pub const PRIVATE_DATA_UD_CONNECT: usize = 180;
+/// Bytes of private data in the answer to one, acceptance and rejection alike (SIDR_REP).
+pub const PRIVATE_DATA_UD_ACCEPT: usize = 136;
 
 /// An option of an identifier. A kernel has the first four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +127,11 @@ pub enum Disconnect {
     Requested,
     /// The peer's DREQ was answered.
     Replied,
+    /// The connection was not up yet: the peer got a REJ. DISCONNECTED is queued, unless this is a request that was not
+    /// accepted.
+    ///
+    /// Deviation: the kernel does nothing, and the program waits for an end that never comes.
+    Withdrawn,
     /// There was nothing to take down in this IB CM state. The kernel's ABI reports success here too, so that a second
     /// disconnect is harmless.
     Nothing {

@@ -1,8 +1,10 @@
 //! What is known about an identifier, in any state.
 
-use crate::{ChannelId, QpType, State};
+use crate::{ChannelId, McId, QpType, State};
 use oarlock_cm::StateName;
-use oarlock_wire::{AddressVector, Guid, IbTimeout, Mtu, PKey, PortSpace, Qpn, Rate, ServiceId};
+use oarlock_wire::{
+    AddressVector, Guid, IbTimeout, Mtu, PKey, PortSpace, QKey, Qpn, Rate, ServiceId,
+};
 use std::net::SocketAddr;
 
 /// The device of an identifier.
@@ -69,6 +71,10 @@ pub struct Query {
     pub av: Option<AddressVector>,
     /// The path, once resolved.
     pub path: Option<Path>,
+    /// The Q_Key of a UD identifier, once it is settled.
+    pub qkey: Option<QKey>,
+    /// Its joins of multicast groups.
+    pub multicasts: Vec<McId>,
     /// The local queue pair, once given by `connect` or `accept`.
     pub qpn: Option<Qpn>,
     /// The peer's queue pair, once known.

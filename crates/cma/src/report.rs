@@ -14,10 +14,11 @@
 
 use crate::identifier::{Response, Role, Standing};
 use crate::{
-    Cma, ConnEventParam, Counter, Errno, Event, EventKind, Id, ReceivedPrivateData, State,
+    Cma, ConnEventParam, Counter, Errno, Event, EventKind, EventParam, Id, McId,
+    ReceivedPrivateData, State,
 };
 use oarlock_cm::ConnId;
-use oarlock_wire::{Rej, Rep, Time};
+use oarlock_wire::{Ece, Rej, Rep, Time};
 
 impl Cma {
     /// Takes everything that the IB CM has to say. Called after every input.
@@ -40,7 +41,7 @@ impl Cma {
                         id,
                         EventKind::UNREACHABLE,
                         Errno::ETIMEDOUT.as_status(),
-                        ConnEventParam::default(),
+                        EventParam::None,
                     );
                 }
                 Said::RejReceived { id, rej } => self.on_rejection(id, &rej),
@@ -112,7 +113,8 @@ impl Cma {
             qpn: rep.local_qpn,
             ..ConnEventParam::default()
         };
-        self.report_with(id, EventKind::CONNECT_RESPONSE, 0, param);
+        let param = EventParam::Conn(param);
+        self.report_with(id, EventKind::CONNECT_RESPONSE, 0, param, rep.ece);
         self.ask_for_patience(now, cm);
     }
 
@@ -127,16 +129,17 @@ impl Cma {
             private_data: Some(ReceivedPrivateData::new(rej.private_data.as_bytes())),
             ..ConnEventParam::default()
         };
+        let param = EventParam::Conn(param);
         self.on_end(cm, EventKind::REJECTED, i32::from(rej.reason.0), param);
     }
 
     /// The connection did not come about, or is no more, without a DREQ.
-    fn on_end(&mut self, cm: ConnId, kind: EventKind, status: i32, param: ConnEventParam) {
+    fn on_end(&mut self, cm: ConnId, kind: EventKind, status: i32, param: EventParam) {
         let Some(id) = self.in_state(cm, State::Connect) else {
             return;
         };
         self.end_connection(id);
-        self.report_with(id, kind, status, param);
+        self.report_with(id, kind, status, param, Ece::default());
     }
 
     fn on_disconnect(&mut self, cm: ConnId, status: i32) {
@@ -176,10 +179,40 @@ impl Cma {
 
     /// Reports an event without parameters.
     pub(crate) fn report(&mut self, id: Id, kind: EventKind, status: i32) {
-        self.report_with(id, kind, status, ConnEventParam::default());
+        self.report_with(id, kind, status, EventParam::None, Ece::default());
     }
 
-    fn report_with(&mut self, id: Id, kind: EventKind, status: i32, param: ConnEventParam) {
+    /// Reports what became of a multicast join.
+    pub(crate) fn report_multicast(
+        &mut self,
+        id: Id,
+        mc: McId,
+        context: u64,
+        kind: EventKind,
+        status: i32,
+        param: EventParam,
+    ) {
+        let event = Event {
+            id,
+            listen_id: None,
+            context,
+            kind,
+            status,
+            param,
+            ece: Ece::default(),
+            multicast: Some(mc),
+        };
+        self.enqueue(id, event);
+    }
+
+    pub(crate) fn report_with(
+        &mut self,
+        id: Id,
+        kind: EventKind,
+        status: i32,
+        param: EventParam,
+        ece: Ece,
+    ) {
         let Some(ident) = self.ids.get(id.into()) else {
             return;
         };
@@ -194,6 +227,8 @@ impl Cma {
             kind,
             status,
             param,
+            ece,
+            multicast: None,
         };
         self.enqueue(id, event);
     }
@@ -203,8 +238,12 @@ impl Cma {
         let Some(ident) = self.ids.get_mut(owner.into()) else {
             return;
         };
+        let multicast = event.multicast;
         if let Some(place) = self.channels.push(ident.channel, event) {
             ident.queued.push_back(place);
+            if let Some(join) = multicast.and_then(|mc| self.multicasts.get_mut(mc)) {
+                join.queued = Some(place);
+            }
         }
     }
 }

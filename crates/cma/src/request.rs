@@ -4,7 +4,7 @@ use crate::device::{Device, is_link_local};
 use crate::identifier::{Connection, Identifier, Request, Role, Standing};
 use crate::resolve::with_scope;
 use crate::{
-    BacklogOverflow, Cma, ConnEventParam, Counter, Event, EventKind, Id, Limits, Path,
+    BacklogOverflow, Cma, ConnEventParam, Counter, Event, EventKind, EventParam, Id, Limits, Path,
     ReceivedPrivateData, State,
 };
 use oarlock_cm::{ConnId, ListenerId};
@@ -230,7 +230,7 @@ impl Cma {
             context,
             kind: EventKind::CONNECT_REQUEST,
             status: 0,
-            param: ConnEventParam {
+            param: EventParam::Conn(ConnEventParam {
                 private_data: Some(ReceivedPrivateData::new(data)),
                 responder_resources: request.responder_resources,
                 initiator_depth: request.initiator_depth,
@@ -239,7 +239,9 @@ impl Cma {
                 rnr_retry_count: req.rnr_retry_count,
                 srq: req.srq,
                 qpn: req.local_qpn,
-            },
+            }),
+            ece: req.ece,
+            multicast: None,
         };
         self.enqueue(found.listener, event);
         self.counters.count(Counter::RequestsQueued);

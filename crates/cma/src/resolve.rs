@@ -412,7 +412,7 @@ impl Cma {
         Ok(())
     }
 
-    fn type_of_service(&self, ident: &Identifier) -> u8 {
+    pub(crate) fn type_of_service(&self, ident: &Identifier) -> u8 {
         ident
             .options
             .type_of_service
@@ -493,7 +493,7 @@ const fn loopback_like(ip: IpAddr) -> IpAddr {
     }
 }
 
-fn is_mapped(ip: IpAddr) -> bool {
+pub(crate) const fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 

@@ -179,23 +179,28 @@ fn options_change_only_where_they_still_mean_something() {
     assert_eq!(set(host, listener, IdOption::TypeOfService(8)), Ok(()));
 }
 
+/// A port space decides about the queue pair type, but for IB, where the caller does.
 #[test]
-fn other_port_spaces_are_refused_by_name() {
+fn each_port_space_is_for_its_queue_pair_types() {
     let mut world = World::pair();
     let host = world.a();
-    let mut create =
-        |port_space| errno(host.cma.create_id(host.channel, port_space, QpType::UD, 0));
-    let sentence = "port space UDP (0x0111) is not implemented; TCP (0x0106) is".to_owned();
-    assert_eq!(create(PortSpace::UDP), (Errno::ENOSYS, sentence));
-    assert_eq!(create(PortSpace::IPOIB).0, Errno::ENOSYS);
-    assert_eq!(create(PortSpace::IB).0, Errno::ENOSYS);
+    let mut create = |port_space, qp_type| {
+        let id = host.cma.create_id(host.channel, port_space, qp_type, 0)?;
+        host.cma.query(id).map(|query| query.qp_type)
+    };
+    assert_eq!(create(PortSpace::TCP, QpType::UD), Ok(QpType::RC));
+    assert_eq!(create(PortSpace::UDP, QpType::RC), Ok(QpType::UD));
+    assert_eq!(create(PortSpace::IPOIB, QpType::RC), Ok(QpType::UD));
+    for qp_type in [QpType::RC, QpType::UC, QpType::UD] {
+        assert_eq!(create(PortSpace::IB, qp_type), Ok(qp_type));
+    }
+    let sentence = "identifiers for QP type 9 queue pairs are not implemented: RC, UC and UD are";
     assert_eq!(
-        create(PortSpace(0x999)),
+        errno(create(PortSpace::IB, QpType(9))),
+        (Errno::ENOSYS, sentence.to_owned())
+    );
+    assert_eq!(
+        errno(create(PortSpace(0x999), QpType::RC)),
         (Errno::EINVAL, "there is no port space 0x0999".to_owned())
     );
-    let id = host
-        .cma
-        .create_id(host.channel, PortSpace::TCP, QpType::UD, 0)
-        .expect("TCP");
-    assert_eq!(host.cma.query(id).expect("exists").qp_type, QpType::RC);
 }

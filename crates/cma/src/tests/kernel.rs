@@ -5,14 +5,14 @@
 //! pair, parameters, and what it sends is compared with what the kernel sent. The queue pair attributes of either side are
 //! compared with the first data packets that the kernels' queue pairs sent.
 
-use super::world::{SECOND, device};
+use super::world::{SECOND, conn, device};
 use crate::{
     Cma, Config, ConnectParam, EventKind, Id, PortSpace, QpAttr, QpState, QpType, Route, RtrAttr,
     RtsAttr, Seed,
 };
 use oarlock_wire::{
-    AddressVector, CmMessage, Gid, IbTimeout, IpCmHeader, MAD_LEN, Psn, Qpn, ROCE_PORT, Rep, Req,
-    Time, TransactionId,
+    AddressVector, CmMessage, Gid, IbTimeout, IpCmHeader, MAD_LEN, Psn, QKey, Qpn, ROCE_PORT, Rep,
+    Req, Time, TransactionId,
 };
 use std::net::SocketAddr;
 
@@ -135,6 +135,8 @@ fn connect(cma: &mut Cma, recorded: &Req, first_psn: Psn) -> (Id, Req) {
         retry_count: recorded.retry_count,
         rnr_retry_count: recorded.rnr_retry_count,
         srq: recorded.srq,
+        ece: recorded.ece,
+        qkey: QKey(0),
         private_data: recorded.private_data.as_bytes()[IpCmHeader::LEN..].to_vec(),
     };
     cma.connect(NOW, id, param).expect("a path");
@@ -304,10 +306,13 @@ fn the_passive_sides_queue_pair_fits_the_kernels_packets() {
     cma.handle_mad(NOW, &ping.req_av, &mad);
     let event = cma.next_event(channel).expect("a request");
     assert_eq!(
-        (event.kind, event.param.qpn),
+        (event.kind, conn(&event).qpn),
         (EventKind::CONNECT_REQUEST, ping.req.local_qpn)
     );
-    let depths = (event.param.responder_resources, event.param.initiator_depth);
+    let depths = (
+        conn(&event).responder_resources,
+        conn(&event).initiator_depth,
+    );
     assert_eq!(
         depths,
         (ping.req.initiator_depth, ping.req.responder_resources)

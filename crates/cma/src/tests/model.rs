@@ -1,7 +1,7 @@
 //! Migration against a reference model: random operations on several channels, and every event comes out exactly once, on the
 //! right channel, in the right place, and is told of exactly once.
 
-use super::world::{SECOND, addr, ip, usual_devices};
+use super::world::{SECOND, addr, conn, ip, usual_devices};
 use crate::{
     ChannelId, Cma, Config, Errno, Event, EventKind, Id, LookupError, PortSpace, QpType, Seed,
 };
@@ -302,7 +302,7 @@ impl Bench {
 
 fn tag_of(event: &Event) -> u32 {
     match event.kind {
-        EventKind::CONNECT_REQUEST => event.param.qpn.get(),
+        EventKind::CONNECT_REQUEST => conn(event).qpn.get(),
         EventKind::ADDR_ERROR => event.status.unsigned_abs(),
         other => panic!("no operation leads to {other}"),
     }

@@ -1,6 +1,6 @@
 //! Connection parameters: checked, swapped, clamped; private data.
 
-use super::world::{PORT, World, addr, param};
+use super::world::{PORT, World, addr, conn, param};
 use crate::{
     ConnectParam, Counter, Errno, Error, EventKind, LimitOwner, Limits, PRIVATE_DATA_ACCEPT,
     PRIVATE_DATA_CONNECT, PRIVATE_DATA_REJECT, QpAttr, QpState,
@@ -42,7 +42,7 @@ fn private_data_arrives_as_the_whole_zero_padded_field() {
     assert_eq!(
         event
             .param
-            .private_data
+            .private_data()
             .expect("a request has a field")
             .as_bytes(),
         field
@@ -57,7 +57,7 @@ fn private_data_arrives_as_the_whole_zero_padded_field() {
     assert_eq!(
         event
             .param
-            .private_data
+            .private_data()
             .expect("a response has a field")
             .as_bytes(),
         [0xEE; PRIVATE_DATA_ACCEPT]
@@ -73,7 +73,7 @@ fn what_comes_without_a_field_has_none_and_a_rejection_has_148_bytes() {
     world.a().cma.disconnect(now, active).expect("connected");
     world.settle();
     let event = world.b().expect(EventKind::DISCONNECTED);
-    assert_eq!((event.id, event.param.private_data), (passive, None));
+    assert_eq!((event.id, event.param.private_data()), (passive, None));
 
     let (_, passive) = world.requested();
     world
@@ -89,7 +89,7 @@ fn what_comes_without_a_field_has_none_and_a_rejection_has_148_bytes() {
     assert_eq!(
         event
             .param
-            .private_data
+            .private_data()
             .expect("a rejection has a field")
             .as_bytes(),
         field
@@ -285,7 +285,10 @@ fn events_give_the_depths_in_the_receivers_view() {
     world.connect(active, asked);
     let event = world.b().expect(EventKind::CONNECT_REQUEST);
     assert_eq!(
-        (event.param.responder_resources, event.param.initiator_depth),
+        (
+            conn(&event).responder_resources,
+            conn(&event).initiator_depth
+        ),
         (2, 5)
     );
     let answer = ConnectParam {
@@ -296,7 +299,10 @@ fn events_give_the_depths_in_the_receivers_view() {
     world.accept(event.id, answer);
     let event = world.a().expect(EventKind::CONNECT_RESPONSE);
     assert_eq!(
-        (event.param.responder_resources, event.param.initiator_depth),
+        (
+            conn(&event).responder_resources,
+            conn(&event).initiator_depth
+        ),
         (4, 1)
     );
 }
@@ -341,7 +347,10 @@ fn a_response_beyond_the_request_is_clamped() {
     world.accept(passive, ConnectParam::default());
     let event = world.a().expect(EventKind::CONNECT_RESPONSE);
     assert_eq!(
-        (event.param.responder_resources, event.param.initiator_depth),
+        (
+            conn(&event).responder_resources,
+            conn(&event).initiator_depth
+        ),
         (4, 3)
     );
     let attr = world
@@ -371,7 +380,7 @@ fn the_other_parameters_arrive_where_they_belong() {
     };
     world.connect(active, asked);
     let request = world.b().expect(EventKind::CONNECT_REQUEST);
-    let got = &request.param;
+    let got = conn(&request);
     assert_eq!(
         (got.flow_control, got.srq, got.qpn.get()),
         (true, true, 0x11)
@@ -389,7 +398,8 @@ fn the_other_parameters_arrive_where_they_belong() {
         }
     };
     world.accept(request.id, answer);
-    let got = world.a().expect(EventKind::CONNECT_RESPONSE).param;
+    let event = world.a().expect(EventKind::CONNECT_RESPONSE);
+    let got = conn(&event);
     assert_eq!(
         (got.flow_control, got.srq, got.qpn.get()),
         (false, false, 0x12)

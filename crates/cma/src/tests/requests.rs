@@ -1,6 +1,6 @@
 //! Requests that arrive: the backlog, the limits, and what is rejected.
 
-use super::world::{PORT, World, addr, param};
+use super::world::{PORT, World, addr, conn, param};
 use crate::{BacklogOverflow, Config, ConnectParam, Counter, EventKind, Id};
 use oarlock_wire::{CmMessage, Gid, IpCmHeader, Mtu, Req, TransportService};
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ fn a_full_backlog_drops_silently_and_taking_an_event_makes_room() {
     world.a().expect_nothing();
     let first = world.b().expect(EventKind::CONNECT_REQUEST);
     assert_eq!(
-        (first.listen_id, first.context, first.param.qpn.get()),
+        (first.listen_id, first.context, conn(&first).qpn.get()),
         (Some(listener), 0xC0FFEE, 1)
     );
     assert_eq!(backlog_of(&mut world, listener), (2, 1, 1));
@@ -51,7 +51,7 @@ fn a_full_backlog_drops_silently_and_taking_an_event_makes_room() {
         world.b().expect(EventKind::CONNECT_REQUEST),
         world.b().expect(EventKind::CONNECT_REQUEST),
     ];
-    assert_eq!(taken.map(|event| event.param.qpn.get()), [2, 3]);
+    assert_eq!(taken.map(|event| conn(&event).qpn.get()), [2, 3]);
     assert_eq!(ids.len(), 3);
 }
 

@@ -1,8 +1,8 @@
 //! Any number of hosts, each with a `Cma`, interfaces and a routing table, on one network and one clock.
 
 use crate::{
-    ChannelId, Cma, Config, ConnectParam, Device, Errno, Error, Event, EventKind, Id, Limits,
-    Lookup, LookupError, LookupToken, Path, PortSpace, QpType, Route, Seed,
+    ChannelId, Cma, Config, ConnEventParam, ConnectParam, Device, Errno, Error, Event, EventKind,
+    Id, Limits, Lookup, LookupError, LookupToken, Path, PortSpace, QpType, Route, Seed,
 };
 use oarlock_sim::{Clock, Ladder, Network, NetworkConfig};
 use oarlock_wire::{AddressVector, CmMessage, Guid, MAD_LEN, Qpn, Time};
@@ -105,6 +105,15 @@ pub(super) fn usual_devices(n: u8) -> Vec<Device> {
 pub(super) fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> (Errno, String) {
     let error = result.expect_err("must be refused");
     (error.errno(), error.to_string())
+}
+
+/// The connection parameters of an event that must have some.
+#[track_caller]
+pub(super) fn conn(event: &Event) -> &ConnEventParam {
+    event
+        .param
+        .conn()
+        .unwrap_or_else(|| panic!("{event:?} has no connection parameters"))
 }
 
 pub(super) fn qpn(n: u32) -> Qpn {

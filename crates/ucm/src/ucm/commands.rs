@@ -124,5 +124,6 @@ fn connect_param(param: &ConnParam) -> ConnectParam {
         rnr_retry_count: retries(param.rnr_retry_count),
         srq: param.srq != 0,
         private_data: param.private_data().to_vec(),
+        ..ConnectParam::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use oarlock_cma::{ConnEventParam, Event, EventKind};
+use oarlock_cma::{ConnEventParam, Event, EventKind, EventParam};
 
 use super::write::Request;
 use super::{FileId, Ucm};
@@ -86,9 +86,11 @@ fn event_resp(number: u32, event: &Event) -> EventResp {
         reserved: 0,
         ece: Ece::default(),
     };
-    let param = conn_param(&event.param);
-    resp.param[..size_of::<ConnParam>()].copy_from_slice(param.as_bytes());
-    debug_assert!(abi::read::<ConnParam>(&resp.param) == Some(param));
+    if let EventParam::Conn(param) = &event.param {
+        let param = conn_param(param);
+        resp.param[..size_of::<ConnParam>()].copy_from_slice(param.as_bytes());
+        debug_assert!(abi::read::<ConnParam>(&resp.param) == Some(param));
+    }
     resp
 }
 
