@@ -16,6 +16,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Reports the events of the identifiers on it, in the order in which they happened.
@@ -45,7 +46,7 @@ pub(crate) struct Channel {
 }
 
 /// A channel on which nothing happens for so long tells what was acknowledged.
-const QUIET: Duration = Duration::from_millis(20);
+pub(crate) const QUIET: Duration = Duration::from_millis(20);
 
 impl EventChannel {
     /// Opens a channel on the host.
@@ -78,9 +79,25 @@ impl EventChannel {
     ///
     /// # Errors
     /// As [`get_event`](Self::get_event).
+    ///
+    /// # Blocking
+    /// For `timeout`. One beyond what the clock can express is none.
+    #[doc(alias = "rdma_get_cm_event")]
     pub fn get_event_timeout(&self, timeout: Duration) -> Result<Option<Event>> {
-        // A timeout beyond what the clock can express is none.
         self.inner.wait_event(Instant::now().checked_add(timeout))
+    }
+
+    /// The next event, or `None` when none has come by `deadline`. One that is queued already is returned even if the
+    /// deadline has passed.
+    ///
+    /// # Errors
+    /// As [`get_event`](Self::get_event).
+    ///
+    /// # Blocking
+    /// Until `deadline`.
+    #[doc(alias = "rdma_get_cm_event")]
+    pub fn get_event_until(&self, deadline: Instant) -> Result<Option<Event>> {
+        self.inner.wait_event(Some(deadline))
     }
 
     /// The next event if one is queued.
@@ -92,6 +109,50 @@ impl EventChannel {
     /// Never waits for an event.
     pub fn try_event(&self) -> Result<Option<Event>> {
         self.inner.try_event()
+    }
+
+    /// As [`try_event`](Self::try_event), in the shape a future wants. Nothing is registered anywhere: after `Pending` wait
+    /// for the descriptor, with the means of the event loop at hand.
+    ///
+    /// # Errors
+    /// As [`get_event`](Self::get_event).
+    ///
+    /// # Examples
+    /// Any event loop will do, here epoll in its edge-triggered mode, where every event is taken before the next wait:
+    /// ```
+    /// # use oarlock_rdmacm::{EventChannel, Host, Identifier, PortSpace};
+    /// use rustix::event::epoll;
+    /// use std::task::Poll;
+    ///
+    /// # let host = Host::private()?;
+    /// # let listener = Identifier::synchronous(&host, PortSpace::TCP)?;
+    /// # listener.bind_addr("127.0.0.1:0".parse()?)?;
+    /// # let address = listener.local_addr()?.unwrap();
+    /// let channel = EventChannel::new(&host)?;
+    /// let id = Identifier::new(&channel, PortSpace::TCP)?;
+    /// id.resolve_addr(None, address, std::time::Duration::from_secs(2))?;
+    ///
+    /// let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    /// let interest = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    /// epoll::add(&epoll, &channel, epoll::EventData::new_u64(0), interest)?;
+    /// let event = loop {
+    ///     match channel.poll_event() {
+    ///         Poll::Ready(event) => break event?,
+    ///         Poll::Pending => {
+    ///             let mut ready = Vec::with_capacity(1);
+    ///             epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut ready), None)?;
+    ///         }
+    ///     }
+    /// };
+    /// assert_eq!(event.name(), "RDMA_CM_EVENT_ADDR_RESOLVED");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn poll_event(&self) -> Poll<Result<Event>> {
+        match self.try_event() {
+            Ok(Some(event)) => Poll::Ready(Ok(event)),
+            Ok(None) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 
     /// The host this channel belongs to.
@@ -141,13 +202,22 @@ impl Channel {
     }
 
     pub(crate) fn wait_event(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Option<Event>> {
+        self.wait_for(deadline, || self.try_event())
+    }
+
+    /// Looks for what the channel's events bring until something is found or the deadline has passed.
+    pub(crate) fn wait_for<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let mut patience = Patience::new();
         loop {
-            if let Some(event) = self.try_event()? {
+            if let Some(found) = look()? {
                 if let Some(waiting) = &patience {
                     waiting.paid_off();
                 }
-                return Ok(Some(event));
+                return Ok(Some(found));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -161,16 +231,25 @@ impl Channel {
             }
             // What was acknowledged travels with the next request for an event; only when none is made soon it is worth a
             // message of its own.
-            let unsaid = !self.lock_acknowledged().is_empty();
+            let unsaid = self.has_unsaid();
             let limit = if unsaid {
                 Some(left.map_or(QUIET, |left| left.min(QUIET)))
             } else {
                 left
             };
             if !self.wait_readable(limit)? && unsaid {
-                command::tell_acknowledged(&self.host, self.take_acknowledged());
+                self.say_acknowledged();
             }
         }
+    }
+
+    /// Whether something was acknowledged that the service does not know yet.
+    pub(crate) fn has_unsaid(&self) -> bool {
+        !self.lock_acknowledged().is_empty()
+    }
+
+    pub(crate) fn say_acknowledged(&self) {
+        command::tell_acknowledged(&self.host, self.take_acknowledged());
     }
 
     fn wait_readable(&self, limit: Option<Duration>) -> Result<bool> {
@@ -248,16 +327,23 @@ impl Channel {
     fn deliver(self: &Arc<Self>, fetched: &Fetched) -> Option<Event> {
         let Fetched {
             event: raw,
+            remote,
             recipes,
         } = fetched;
         let owner = registry::find(raw.uid);
         let params = command::peer_param(&raw.param);
         // A connection request names the listener by uid and the new identifier by number.
         let child = (raw.kind == command::CONNECT_REQUEST)
-            .then(|| Identifier::adopt(Arc::clone(self), raw.id, params));
+            .then(|| Identifier::adopt(Arc::clone(self), raw.id, params, *remote));
         // The identifier was dropped while its event was under way: nobody waits for it, a new connection is refused.
         let owner = owner?;
-        let receipt = Receipt::new(Arc::clone(&owner), Arc::clone(self));
+        let number = match raw.kind {
+            // It completes the connection, see below.
+            command::CONNECT_RESPONSE if owner.has_queue_pair() => command::ESTABLISHED,
+            other => other,
+        };
+        let name = command::event_name(number);
+        let receipt = Receipt::new(Arc::clone(&owner), Arc::clone(self), name);
         let id = Identifier(Arc::clone(&owner));
         let status = raw.status;
         let private_data = raw

@@ -8,6 +8,7 @@ use oarlock_ucm::abi::qp_state;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, EventParam, IdNumber};
 use oarlock_ucm::proto::{Acknowledged, WriteBatch, WriteItem, WriteReply};
 use oarlock_wire::{Qpn, RetryCount};
+use std::net::SocketAddr;
 
 pub(crate) use oarlock_ucm::client::Event as RawEvent;
 
@@ -26,6 +27,27 @@ pub(crate) const DISCONNECTED: u32 = 10;
 pub(crate) const DEVICE_REMOVAL: u32 = 11;
 pub(crate) const ADDR_CHANGE: u32 = 14;
 pub(crate) const TIMEWAIT_EXIT: u32 = 15;
+
+/// The name of an event, as `rdma_event_str(3)` prints it.
+pub(crate) fn event_name(number: u32) -> &'static str {
+    match number {
+        ADDR_RESOLVED => "RDMA_CM_EVENT_ADDR_RESOLVED",
+        ADDR_ERROR => "RDMA_CM_EVENT_ADDR_ERROR",
+        ROUTE_RESOLVED => "RDMA_CM_EVENT_ROUTE_RESOLVED",
+        ROUTE_ERROR => "RDMA_CM_EVENT_ROUTE_ERROR",
+        CONNECT_REQUEST => "RDMA_CM_EVENT_CONNECT_REQUEST",
+        CONNECT_RESPONSE => "RDMA_CM_EVENT_CONNECT_RESPONSE",
+        CONNECT_ERROR => "RDMA_CM_EVENT_CONNECT_ERROR",
+        UNREACHABLE => "RDMA_CM_EVENT_UNREACHABLE",
+        REJECTED => "RDMA_CM_EVENT_REJECTED",
+        ESTABLISHED => "RDMA_CM_EVENT_ESTABLISHED",
+        DISCONNECTED => "RDMA_CM_EVENT_DISCONNECTED",
+        DEVICE_REMOVAL => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        ADDR_CHANGE => "RDMA_CM_EVENT_ADDR_CHANGE",
+        TIMEWAIT_EXIT => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => "UNKNOWN EVENT",
+    }
+}
 
 /// Sends one command on the channel and reads its answer.
 pub(crate) fn ask<A: Answer>(
@@ -118,6 +140,8 @@ fn answer<A: Answer>(call: &'static str, reply: WriteReply) -> Result<A> {
 /// An event, and what the identifier's device and queue pair need next, as far as the event made it known.
 pub(crate) struct Fetched {
     pub(crate) event: RawEvent,
+    /// The other side of the identifier that the event names by number.
+    pub(crate) remote: Option<SocketAddr>,
     pub(crate) recipes: Recipes,
 }
 
@@ -158,6 +182,7 @@ pub(crate) fn get_event(
     let addresses: Option<Addresses> = replies.next().and_then(known);
     Ok(Some(Fetched {
         event,
+        remote: addresses.as_ref().and_then(|addresses| addresses.remote),
         recipes: Recipes {
             device: addresses.and_then(|addresses| Some(addresses.device?.index)),
             init: replies.next().and_then(known),

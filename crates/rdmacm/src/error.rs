@@ -1,7 +1,9 @@
 //! Why a call failed, grouped by who must act.
 
+use crate::hint;
 use crate::param::PaddedData;
 use oarlock_wire::RejReason;
+use std::net::SocketAddr;
 
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -54,58 +56,80 @@ pub enum Error {
     Channel(#[source] std::io::Error),
 
     /// The peer answered REJ.
-    #[error("connection rejected by the peer: {reason}{}", reason_in_words(*.reason))]
+    #[error("connection rejected{}: {reason}{}", hint::by(*.peer), hint::rejected(*.reason, *.peer))]
     Rejected {
+        /// Who was asked, or asked.
+        peer: Option<SocketAddr>,
         /// Why.
         reason: RejReason,
         /// The whole private data field of the REJ.
         private_data: Option<PaddedData>,
     },
     /// No answer from the peer.
-    #[error("peer unreachable ({})", errno_name(-*.status))]
+    #[error("no answer{} ({}){}", hint::from(*.peer), errno_name(-*.status), hint::unreachable(*.status))]
     Unreachable {
+        /// Who was asked.
+        peer: Option<SocketAddr>,
         /// Negative errno.
         status: i32,
     },
     /// An address did not resolve.
-    #[error("address resolution failed ({})", errno_name(-*.status))]
+    #[error("the way{} was not found: address resolution failed ({})", hint::to(*.destination), errno_name(-*.status))]
     AddressResolution {
+        /// What was to be resolved.
+        destination: Option<SocketAddr>,
         /// Negative errno.
         status: i32,
     },
     /// A route did not resolve.
-    #[error("route resolution failed ({})", errno_name(-*.status))]
+    #[error("the path{} was not found: route resolution failed ({})", hint::to(*.destination), errno_name(-*.status))]
     RouteResolution {
+        /// Where the route was to lead.
+        destination: Option<SocketAddr>,
         /// Negative errno.
         status: i32,
     },
     /// Establishing the connection failed on this side.
-    #[error("connecting failed: {}", sentence_or_errno(.sentence.as_deref(), -*.status))]
+    #[error("connecting{} failed: {}", hint::to(*.peer), sentence_or_errno(.sentence.as_deref(), -*.status))]
     ConnectFailed {
+        /// Who was asked, or asked.
+        peer: Option<SocketAddr>,
         /// Negative errno.
         status: i32,
         /// What failed, where this library knows.
         sentence: Option<String>,
     },
     /// The connection ended while something else was awaited.
-    #[error("disconnected while waiting for {awaited}")]
+    #[error("disconnected{} while waiting for {awaited}", hint::by(*.peer))]
     DisconnectedEarly {
+        /// The other side.
+        peer: Option<SocketAddr>,
         /// What was awaited.
         awaited: &'static str,
     },
     /// An event arrived that does not answer the call.
-    #[error("event {got} arrived while waiting for {awaited}")]
+    #[error("event {got} arrived while waiting for {awaited}{}", hint::with(*.peer))]
     UnexpectedEvent {
+        /// The other side.
+        peer: Option<SocketAddr>,
         /// What was awaited.
         awaited: &'static str,
         /// The event's name.
         got: &'static str,
     },
-    /// The deadline passed.
-    #[error("deadline passed while waiting for {awaited}")]
+    /// The deadline passed. What was under way goes on.
+    #[error("the deadline passed while waiting for {awaited}{}", hint::with(*.peer))]
     TimedOut {
+        /// The other side, where there is one.
+        peer: Option<SocketAddr>,
         /// What was awaited.
         awaited: &'static str,
+    },
+    /// The identifier's device is gone, and with it everything but destroying the identifier.
+    #[error("{call}: the identifier's device is gone; drop the identifier and begin anew")]
+    DeviceRemoved {
+        /// The call, by its name in this crate.
+        call: &'static str,
     },
 
     /// The identifier was closed before.
@@ -117,13 +141,28 @@ pub enum Error {
     /// The call waits until the identifier's events are acknowledged, and the calling thread itself holds some of them:
     /// it would wait for itself.
     #[error(
-        "{call}: the calling thread holds {unacknowledged} unacknowledged event(s) of this identifier; acknowledge or drop them first"
+        "{call}: the calling thread holds {} of this identifier ({}); acknowledge or drop first",
+        hint::events(.events.len()), .events.join(", ")
     )]
     EventHeldByCaller {
         /// The call, by its name in this crate.
         call: &'static str,
-        /// How many.
-        unacknowledged: u32,
+        /// The names of the events.
+        events: Vec<&'static str>,
+    },
+    /// The identifier's deadline passed while somebody held events of it. It has moved, or is destroyed, all the same;
+    /// what was missing, a later `migrate` or `close` waits for.
+    #[error(
+        "{call}: {} of this identifier not acknowledged by the deadline ({}); the identifier has {done} all the same",
+        hint::events(.events.len()), .events.join(", ")
+    )]
+    Unacknowledged {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// The names of the events.
+        events: Vec<&'static str>,
+        /// What has happened: "moved", "been destroyed".
+        done: &'static str,
     },
     /// Two objects of different hosts.
     #[error("{call}: the event channel belongs to another host than the identifier")]
@@ -232,13 +271,14 @@ impl Error {
             Self::Verbs { source, .. } => verbs_errno(source),
             Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EIO),
             Self::Rejected { .. } => libc::ECONNREFUSED,
-            Self::Unreachable { status }
-            | Self::AddressResolution { status }
-            | Self::RouteResolution { status }
+            Self::Unreachable { status, .. }
+            | Self::AddressResolution { status, .. }
+            | Self::RouteResolution { status, .. }
             | Self::ConnectFailed { status, .. } => status.wrapping_abs(),
             Self::DisconnectedEarly { .. } => libc::ECONNRESET,
             Self::UnexpectedEvent { .. } => libc::EPROTO,
-            Self::TimedOut { .. } => libc::ETIMEDOUT,
+            Self::TimedOut { .. } | Self::Unacknowledged { .. } => libc::ETIMEDOUT,
+            Self::DeviceRemoved { .. } => libc::ENODEV,
             Self::Closed { .. } => libc::ENOENT,
             Self::EventHeldByCaller { .. } => libc::EDEADLK,
             Self::OtherHost { .. }
@@ -274,15 +314,6 @@ impl Error {
 /// The system's text for an errno.
 pub(crate) fn errno_name(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
-}
-
-/// What a program can make of a reason.
-fn reason_in_words(reason: RejReason) -> &'static str {
-    match reason {
-        RejReason::INVALID_SERVICE_ID => ": nobody listens on that address and port",
-        RejReason::CONSUMER_DEFINED => ": by the program there",
-        _ => "",
-    }
 }
 
 fn sentence_or_errno(sentence: Option<&str>, errno: i32) -> String {

@@ -1,6 +1,7 @@
 //! What an event channel reports.
 
 use crate::channel::Channel;
+use crate::command;
 use crate::error::Error;
 use crate::identifier::{Identifier, Shared};
 use crate::param::{PaddedData, PeerParam};
@@ -226,22 +227,29 @@ impl Event {
     #[doc(alias = "rdma_event_str")]
     #[must_use]
     pub fn name(&self) -> &'static str {
+        command::event_name(self.number())
+    }
+
+    /// The event's number in the RDMA CM (Linux `include/uapi/rdma/rdma_user_cm.h`, `enum rdma_cm_event_type`).
+    #[doc(alias = "rdma_cm_event_type")]
+    #[must_use]
+    pub fn number(&self) -> u32 {
         match self {
-            Self::AddressResolved { .. } => "RDMA_CM_EVENT_ADDR_RESOLVED",
-            Self::AddressError { .. } => "RDMA_CM_EVENT_ADDR_ERROR",
-            Self::RouteResolved { .. } => "RDMA_CM_EVENT_ROUTE_RESOLVED",
-            Self::RouteError { .. } => "RDMA_CM_EVENT_ROUTE_ERROR",
-            Self::ConnectRequest { .. } => "RDMA_CM_EVENT_CONNECT_REQUEST",
-            Self::ConnectResponse { .. } => "RDMA_CM_EVENT_CONNECT_RESPONSE",
-            Self::ConnectError { .. } => "RDMA_CM_EVENT_CONNECT_ERROR",
-            Self::Unreachable { .. } => "RDMA_CM_EVENT_UNREACHABLE",
-            Self::Rejected { .. } => "RDMA_CM_EVENT_REJECTED",
-            Self::Established { .. } => "RDMA_CM_EVENT_ESTABLISHED",
-            Self::Disconnected { .. } => "RDMA_CM_EVENT_DISCONNECTED",
-            Self::DeviceRemoval { .. } => "RDMA_CM_EVENT_DEVICE_REMOVAL",
-            Self::AddressChange { .. } => "RDMA_CM_EVENT_ADDR_CHANGE",
-            Self::TimewaitExit { .. } => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
-            Self::Other { .. } => "UNKNOWN EVENT",
+            Self::AddressResolved { .. } => command::ADDR_RESOLVED,
+            Self::AddressError { .. } => command::ADDR_ERROR,
+            Self::RouteResolved { .. } => command::ROUTE_RESOLVED,
+            Self::RouteError { .. } => command::ROUTE_ERROR,
+            Self::ConnectRequest { .. } => command::CONNECT_REQUEST,
+            Self::ConnectResponse { .. } => command::CONNECT_RESPONSE,
+            Self::ConnectError { .. } => command::CONNECT_ERROR,
+            Self::Unreachable { .. } => command::UNREACHABLE,
+            Self::Rejected { .. } => command::REJECTED,
+            Self::Established { .. } => command::ESTABLISHED,
+            Self::Disconnected { .. } => command::DISCONNECTED,
+            Self::DeviceRemoval { .. } => command::DEVICE_REMOVAL,
+            Self::AddressChange { .. } => command::ADDR_CHANGE,
+            Self::TimewaitExit { .. } => command::TIMEWAIT_EXIT,
+            Self::Other { number, .. } => *number,
         }
     }
 
@@ -264,20 +272,35 @@ impl Event {
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         match self {
-            Self::AddressError { status, .. } => Some(Error::AddressResolution { status: *status }),
-            Self::RouteError { status, .. } => Some(Error::RouteResolution { status: *status }),
-            Self::Unreachable { status, .. } => Some(Error::Unreachable { status: *status }),
+            Self::AddressError { id, status, .. } => Some(Error::AddressResolution {
+                destination: id.0.peer(),
+                status: *status,
+            }),
+            Self::RouteError { id, status, .. } => Some(Error::RouteResolution {
+                destination: id.0.peer(),
+                status: *status,
+            }),
+            Self::Unreachable { id, status, .. } => Some(Error::Unreachable {
+                peer: id.0.peer(),
+                status: *status,
+            }),
             Self::Rejected {
+                id,
                 reason,
                 private_data,
                 ..
             } => Some(Error::Rejected {
+                peer: id.0.peer(),
                 reason: *reason,
                 private_data: private_data.clone(),
             }),
             Self::ConnectError {
-                status, sentence, ..
+                id,
+                status,
+                sentence,
+                ..
             } => Some(Error::ConnectFailed {
+                peer: id.0.peer(),
                 status: *status,
                 sentence: sentence.clone(),
             }),
@@ -319,24 +342,27 @@ pub struct Receipt {
     /// Where it was fetched.
     channel: Arc<Channel>,
     fetched_by: Option<ThreadId>,
+    /// The event's name, for whoever waits for it.
+    name: &'static str,
 }
 
 impl Receipt {
     /// For an event fetched by the calling thread.
-    pub(crate) fn new(owner: Arc<Shared>, channel: Arc<Channel>) -> Self {
+    pub(crate) fn new(owner: Arc<Shared>, channel: Arc<Channel>, name: &'static str) -> Self {
         let thread = std::thread::current().id();
-        owner.ledger.fetched(thread);
+        owner.ledger.fetched(thread, name);
         Self {
             owner,
             channel,
             fetched_by: Some(thread),
+            name,
         }
     }
 
     /// See [`Event::handed_over`].
     pub fn hand_over(&mut self) {
         if let Some(thread) = self.fetched_by.take() {
-            self.owner.ledger.handed_over(thread);
+            self.owner.ledger.handed_over(thread, self.name);
         }
     }
 }
@@ -346,7 +372,7 @@ impl Drop for Receipt {
         let total = self
             .owner
             .ledger
-            .acknowledge(self.channel.serial, self.fetched_by);
+            .acknowledge(self.channel.serial, self.fetched_by, self.name);
         self.channel.note_acknowledged(self.owner.number.0, total);
     }
 }

@@ -57,7 +57,9 @@ pub(crate) struct Shared {
     failed: AtomicBool,
     /// The end of the connection was reported.
     disconnected: AtomicBool,
-    /// Bounds the waits of a synchronous identifier.
+    /// The other side, as far as this process was told: for messages.
+    peer: Mutex<Option<SocketAddr>>,
+    /// Bounds the identifier's waits.
     wait_until: Mutex<Option<Instant>>,
 }
 
@@ -91,8 +93,15 @@ impl Identifier {
     }
 
     /// Takes over the identifier that the service made for a connection request.
-    pub(crate) fn adopt(channel: Arc<Channel>, number: IdNumber, offered: PeerParam) -> Self {
-        Self::register(channel, number, registry::next_uid(), Some(offered))
+    pub(crate) fn adopt(
+        channel: Arc<Channel>,
+        number: IdNumber,
+        offered: PeerParam,
+        peer: Option<SocketAddr>,
+    ) -> Self {
+        let child = Self::register(channel, number, registry::next_uid(), Some(offered));
+        child.0.note_peer(peer);
+        child
     }
 
     fn register(
@@ -117,6 +126,7 @@ impl Identifier {
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
+            peer: Mutex::new(None),
             wait_until: Mutex::new(None),
         });
         registry::insert(uid, &shared);
@@ -173,7 +183,12 @@ impl Identifier {
     ) -> Result<()> {
         let timeout = milliseconds("resolve_addr", timeout)?;
         let command = client::resolve_addr(self.0.number, source, destination, timeout);
-        self.0.ask("resolve_addr", command)?;
+        // Before the event can be fetched, by whomever.
+        let before = self.0.note_peer(Some(destination));
+        if let Err(error) = self.0.ask("resolve_addr", command) {
+            self.0.note_peer(before);
+            return Err(error);
+        }
         self.wait_if_synchronous(Awaited::AddressResolved)
     }
 
@@ -342,8 +357,12 @@ impl Identifier {
         self.0.peer_data.get()
     }
 
-    /// Bounds every wait of a synchronous identifier from now on; `None` removes the bound. A wait that meets it ends with
-    /// [`Error::TimedOut`], and the operation goes on.
+    /// Bounds every wait of the identifier that begins from now on; `None` removes the bound.
+    ///
+    /// - A call of a synchronous identifier that meets it ends with [`Error::TimedOut`], and the operation goes on: its
+    ///   event is there for the next call.
+    /// - [`migrate`](Self::migrate) and [`close`](Self::close) end with [`Error::Unacknowledged`] and have done everything
+    ///   but the waiting.
     pub fn set_deadline(&self, deadline: Option<Instant>) {
         *self
             .0
@@ -420,6 +439,18 @@ impl Shared {
         if let Some(data) = data {
             self.peer_data.get_or_init(|| data.clone());
         }
+    }
+
+    /// Remembers who the other side is; who it was before.
+    pub(crate) fn note_peer(&self, peer: Option<SocketAddr>) -> Option<SocketAddr> {
+        std::mem::replace(
+            &mut *self.peer.lock().unwrap_or_else(PoisonError::into_inner),
+            peer,
+        )
+    }
+
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn fail(&self) {

@@ -4,9 +4,13 @@
 //! acknowledgements by the channel they were fetched from. After a migration no event comes out of the old channel any
 //! more, so *delivered from the old channel* is fixed, and waiting for that many acknowledgements of that channel is
 //! exact: an event that the new channel delivers meanwhile, and whoever acknowledges it, cannot be mistaken for one.
+//!
+//! An account that is closed while events are missing (a deadline passed) is a debt. Acknowledgements pay it off whoever
+//! waits, and the next one to wait waits for all debts.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
+use std::time::Instant;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -18,14 +22,22 @@ pub(crate) struct Ledger {
 struct State {
     /// Acknowledged over the identifier's life.
     total: u32,
-    /// Events delivered before the present channel, all acknowledged.
+    /// Events delivered before the present channel.
     settled: u32,
-    /// Acknowledgements by channel serial, at most the present channel and the one before it.
-    by_channel: Vec<(u64, u32)>,
-    /// Unacknowledged events by the thread that fetched them.
-    held: Vec<(ThreadId, u32)>,
+    /// By channel serial, what was acknowledged less what was delivered, where the channel's account is closed: of the
+    /// present channel, and of those before it that are in debt. Nothing is kept of a balance of zero.
+    balances: Vec<(u64, i64)>,
+    /// The unacknowledged events.
+    held: Vec<Held>,
     /// Threads that wait for acknowledgements; waking nobody is a system call, too.
     waiting: u32,
+}
+
+/// An unacknowledged event.
+struct Held {
+    /// Who fetched it, unless it was handed over.
+    holder: Option<ThreadId>,
+    name: &'static str,
 }
 
 impl Ledger {
@@ -35,34 +47,34 @@ impl Ledger {
     }
 
     /// An event was fetched by `thread`.
-    pub(crate) fn fetched(&self, thread: ThreadId) {
-        let mut state = self.lock();
-        match state.held.iter_mut().find(|(holder, _)| *holder == thread) {
-            Some((_, count)) => *count += 1,
-            None => state.held.push((thread, 1)),
-        }
+    pub(crate) fn fetched(&self, thread: ThreadId, name: &'static str) {
+        self.lock().held.push(Held {
+            holder: Some(thread),
+            name,
+        });
     }
 
     /// The event no longer counts as held by `thread`, although it is not acknowledged yet.
-    pub(crate) fn handed_over(&self, thread: ThreadId) {
-        release(&mut self.lock().held, thread);
+    pub(crate) fn handed_over(&self, thread: ThreadId, name: &'static str) {
+        let mut state = self.lock();
+        if let Some(at) = state.position(Some(thread), name) {
+            state.held[at].holder = None;
+        }
     }
 
     /// An event fetched from the channel is acknowledged; `thread` is its fetcher unless it was handed over. How many
     /// are acknowledged in all.
-    pub(crate) fn acknowledge(&self, channel: u64, thread: Option<ThreadId>) -> u32 {
+    pub(crate) fn acknowledge(
+        &self,
+        channel: u64,
+        thread: Option<ThreadId>,
+        name: &'static str,
+    ) -> u32 {
         let mut state = self.lock();
-        if let Some(thread) = thread {
-            release(&mut state.held, thread);
+        if let Some(at) = state.position(thread, name) {
+            state.held.swap_remove(at);
         }
-        match state
-            .by_channel
-            .iter_mut()
-            .find(|(serial, _)| *serial == channel)
-        {
-            Some((_, count)) => *count = count.wrapping_add(1),
-            None => state.by_channel.push((channel, 1)),
-        }
+        state.add(channel, 1);
         state.total = state.total.wrapping_add(1);
         let (total, waiting) = (state.total, state.waiting);
         drop(state);
@@ -72,60 +84,79 @@ impl Ledger {
         total
     }
 
-    /// Unacknowledged events that the calling thread fetched and still holds.
-    pub(crate) fn held_by_caller(&self) -> u32 {
+    /// The names of the unacknowledged events that the calling thread fetched and still holds.
+    pub(crate) fn held_by_caller(&self) -> Vec<&'static str> {
         let caller = std::thread::current().id();
-        self.lock()
+        let state = self.lock();
+        let own = |held: &&Held| held.holder == Some(caller);
+        state
             .held
             .iter()
-            .find(|(holder, _)| *holder == caller)
-            .map_or(0, |(_, count)| *count)
+            .filter(own)
+            .map(|held| held.name)
+            .collect()
     }
 
-    /// Waits until all events that the channel delivered are acknowledged, then closes the account of that channel.
-    /// `reported` is the service's count over the identifier's life.
-    pub(crate) fn settle(&self, channel: u64, reported: u32) {
+    /// Closes the account of the channel, and waits until no closed account is in debt: all events that the channel
+    /// delivered, and others before it, are acknowledged. `reported` is the service's count over the identifier's life.
+    ///
+    /// At `until` the wait ends with the names of the events that are held.
+    pub(crate) fn settle(
+        &self,
+        channel: u64,
+        reported: u32,
+        until: Option<Instant>,
+    ) -> Result<(), Vec<&'static str>> {
         let mut state = self.lock();
         let due = reported.wrapping_sub(state.settled);
-        // More than due happens only when an identifier migrates to the channel it is on.
-        while state
-            .acknowledged_from(channel)
-            .wrapping_sub(due)
-            .cast_signed()
-            < 0
-        {
+        state.settled = reported;
+        state.add(channel, -i64::from(due));
+        while state.is_in_debt() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(state.held.iter().map(|held| held.name).collect());
+            }
             state.waiting += 1;
-            state = self
-                .acknowledged
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = match left {
+                None => self
+                    .acknowledged
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.acknowledged
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
             state.waiting -= 1;
         }
-        state.settled = reported;
-        for (serial, count) in &mut state.by_channel {
-            if *serial == channel {
-                *count = count.wrapping_sub(due);
-            }
-        }
-        state.by_channel.retain(|(_, count)| *count != 0);
+        Ok(())
     }
 }
 
 impl State {
-    fn acknowledged_from(&self, channel: u64) -> u32 {
-        self.by_channel
-            .iter()
+    fn add(&mut self, channel: u64, amount: i64) {
+        match self
+            .balances
+            .iter_mut()
             .find(|(serial, _)| *serial == channel)
-            .map_or(0, |(_, count)| *count)
-    }
-}
-
-fn release(held: &mut Vec<(ThreadId, u32)>, thread: ThreadId) {
-    if let Some(at) = held.iter().position(|(holder, _)| *holder == thread) {
-        held[at].1 -= 1;
-        if held[at].1 == 0 {
-            held.swap_remove(at);
+        {
+            Some((_, balance)) => *balance += amount,
+            None => self.balances.push((channel, amount)),
         }
+        self.balances.retain(|(_, balance)| *balance != 0);
+    }
+
+    /// More than is due happens only when an identifier migrates to the channel it is on.
+    fn is_in_debt(&self) -> bool {
+        self.balances.iter().any(|(_, balance)| *balance < 0)
+    }
+
+    fn position(&self, holder: Option<ThreadId>, name: &'static str) -> Option<usize> {
+        self.held
+            .iter()
+            .position(|held| held.holder == holder && held.name == name)
     }
 }
 
@@ -134,6 +165,9 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    const NAME: &str = "RDMA_CM_EVENT_ESTABLISHED";
 
     fn me() -> ThreadId {
         std::thread::current().id()
@@ -143,11 +177,11 @@ mod tests {
     #[test]
     fn nothing_outstanding_settles_at_once() {
         let ledger = Ledger::default();
-        ledger.settle(1, 0);
-        ledger.fetched(me());
-        ledger.acknowledge(1, Some(me()));
-        ledger.settle(1, 1);
-        assert_eq!(ledger.held_by_caller(), 0);
+        ledger.settle(1, 0, None).unwrap();
+        ledger.fetched(me(), NAME);
+        ledger.acknowledge(1, Some(me()), NAME);
+        ledger.settle(1, 1, None).unwrap();
+        assert!(ledger.held_by_caller().is_empty());
     }
 
     /// R-MIG-3: an acknowledgement on the new channel does not pay for an event of the old one.
@@ -155,40 +189,66 @@ mod tests {
     fn acknowledgements_of_the_new_channel_do_not_count_for_the_old() {
         let ledger = Arc::new(Ledger::default());
         let settled = Arc::new(AtomicBool::new(false));
-        ledger.fetched(me());
+        ledger.fetched(me(), NAME);
         let waiter = {
             let (ledger, settled) = (Arc::clone(&ledger), Arc::clone(&settled));
             std::thread::spawn(move || {
-                ledger.settle(1, 1);
+                ledger.settle(1, 1, None).unwrap();
                 settled.store(true, Ordering::SeqCst);
             })
         };
         for _ in 0..100 {
-            ledger.acknowledge(2, None);
+            ledger.acknowledge(2, None, NAME);
             std::thread::yield_now();
         }
         assert!(!settled.load(Ordering::SeqCst));
-        ledger.acknowledge(1, Some(me()));
+        ledger.acknowledge(1, Some(me()), NAME);
         waiter.join().unwrap();
         // The hundred of the second channel are still on its account.
-        ledger.settle(2, 101);
+        ledger.settle(2, 101, None).unwrap();
     }
 
     #[test]
     fn migrating_to_the_same_channel_leaves_newer_acknowledgements_on_the_account() {
         let ledger = Ledger::default();
-        ledger.acknowledge(1, None);
-        ledger.acknowledge(1, None);
-        ledger.settle(1, 1);
-        ledger.settle(1, 2);
+        ledger.acknowledge(1, None, NAME);
+        ledger.acknowledge(1, None, NAME);
+        ledger.settle(1, 1, None).unwrap();
+        ledger.settle(1, 2, None).unwrap();
     }
 
     #[test]
     fn handed_over_events_are_not_the_callers() {
         let ledger = Ledger::default();
-        ledger.fetched(me());
-        ledger.fetched(me());
-        ledger.handed_over(me());
-        assert_eq!(ledger.held_by_caller(), 1);
+        ledger.fetched(me(), NAME);
+        ledger.fetched(me(), NAME);
+        ledger.handed_over(me(), NAME);
+        assert_eq!(ledger.held_by_caller(), [NAME]);
+    }
+
+    /// R-MIG-3: who gives up waiting leaves a debt; the next one waits for it, too, and the names say what is missing.
+    #[test]
+    fn a_debt_is_waited_for_by_the_next_one() {
+        let ledger = Ledger::default();
+        ledger.fetched(me(), NAME);
+        let now = Some(Instant::now());
+        assert_eq!(ledger.settle(1, 1, now), Err(vec![NAME]));
+        // The second channel delivered nothing; the first still lacks one.
+        assert_eq!(ledger.settle(2, 1, now), Err(vec![NAME]));
+        ledger.acknowledge(1, Some(me()), NAME);
+        assert_eq!(ledger.settle(3, 1, now), Ok(()));
+    }
+
+    #[test]
+    fn an_acknowledgement_before_the_deadline_ends_the_wait() {
+        let ledger = Arc::new(Ledger::default());
+        ledger.fetched(me(), NAME);
+        let waiter = {
+            let ledger = Arc::clone(&ledger);
+            let until = Instant::now() + Duration::from_secs(60);
+            std::thread::spawn(move || ledger.settle(1, 1, Some(until)))
+        };
+        ledger.acknowledge(1, Some(me()), NAME);
+        waiter.join().unwrap().unwrap();
     }
 }

@@ -18,15 +18,16 @@
 //! message are posted in `prepare`.
 //!
 //! ```
-//! use oarlock_rdmacm::{Connector, Host, Listener};
+//! use oarlock_rdmacm::{ConnectionOptions, Connector, Host, Listener};
 //! use oarlock_verbs::{Buffer, SendRequest};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let host = Host::private()?;
-//! let listener = Listener::bind(&host, "127.0.0.1:0".parse()?)?.prepare(|queue_pair, pd| {
+//! let receives = ConnectionOptions::new().prepare(|queue_pair, pd| {
 //!     queue_pair.post_recv(1, Buffer::new(pd, 64)?)?;
 //!     Ok(())
 //! });
+//! let listener = Listener::bind(&host, "127.0.0.1:0".parse()?)?.options(receives);
 //! let address = listener.local_addr()?;
 //! let passive = std::thread::spawn(move || {
 //!     let connection = listener.accept().expect("a peer connects");
@@ -118,6 +119,7 @@ mod connect;
 mod easy;
 mod error;
 mod event;
+mod hint;
 mod identifier;
 mod ledger;
 mod migrate;
@@ -127,7 +129,7 @@ mod registry;
 mod synchronous;
 
 pub use channel::EventChannel;
-pub use easy::{Connection, Connector, Listener, QueueSizes};
+pub use easy::{Connection, ConnectionOptions, Connector, Listener, QueueSizes};
 pub use error::{Error, Result};
 pub use event::{Event, Receipt};
 pub use identifier::Identifier;

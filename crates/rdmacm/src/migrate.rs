@@ -32,10 +32,12 @@ impl Identifier {
     /// [`Error::EventHeldByCaller`]: the calling thread itself has fetched an event of this identifier and not acknowledged
     /// it; nothing has changed. (An event given to another thread must be marked by
     /// [`handed_over`](crate::Event::handed_over) to be waited for.) [`Error::OtherHost`]. [`Error::Refused`].
+    /// [`Error::Unacknowledged`] at the identifier's [deadline](Self::set_deadline): it has moved, and events are missing.
     ///
     /// # Blocking
     /// While events of the identifier that were fetched from the old channel are unacknowledged, and only then: the
-    /// identifier has moved already, events of the new channel are not waited for.
+    /// identifier has moved already, events of the new channel are not waited for. At most until the identifier's
+    /// deadline.
     ///
     /// # Examples
     /// ```
@@ -114,8 +116,21 @@ impl Identifier {
             }
             (old.serial, reported.0)
         };
-        shared.ledger.settle(old_serial, reported);
-        Ok(())
+        self.settle(call, old_serial, reported, "moved")
+    }
+
+    /// Waits for acknowledgements, up to the identifier's deadline.
+    fn settle(
+        &self,
+        call: &'static str,
+        channel: u64,
+        reported: u32,
+        done: &'static str,
+    ) -> Result<()> {
+        self.0
+            .ledger
+            .settle(channel, reported, self.deadline())
+            .map_err(|events| Error::Unacknowledged { call, events, done })
     }
 
     /// Destroys the identifier and waits until every event of it is acknowledged. Other handles and events may still
@@ -123,10 +138,11 @@ impl Identifier {
     ///
     /// # Errors
     /// [`Error::EventHeldByCaller`]: the identifier is destroyed, but not waited for, since the calling thread itself
-    /// holds an event. [`Error::Closed`]: by another handle before.
+    /// holds an event. [`Error::Closed`]: by another handle before. [`Error::Unacknowledged`] at the identifier's
+    /// [deadline](Self::set_deadline): it is destroyed, and events are missing.
     ///
     /// # Blocking
-    /// While events of the identifier are unacknowledged.
+    /// While events of the identifier are unacknowledged, at most until its deadline.
     #[doc(alias = "rdma_destroy_id")]
     pub fn close(self) -> Result<()> {
         const CALL: &str = "close";
@@ -157,17 +173,15 @@ impl Identifier {
             (bound.serial, reported.0)
         };
         held?;
-        shared.ledger.settle(serial, reported);
-        Ok(())
+        self.settle(CALL, serial, reported, "been destroyed")
     }
 
     fn check_holds_no_event(&self, call: &'static str) -> Result<()> {
-        match self.0.ledger.held_by_caller() {
-            0 => Ok(()),
-            unacknowledged => Err(Error::EventHeldByCaller {
-                call,
-                unacknowledged,
-            }),
+        let events = self.0.ledger.held_by_caller();
+        if events.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::EventHeldByCaller { call, events })
         }
     }
 }

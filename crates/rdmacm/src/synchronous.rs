@@ -39,7 +39,7 @@ impl Identifier {
         loop {
             match self.wait_on(&channel, CALL, "a connection request")? {
                 Event::ConnectRequest { id, .. } => return Ok(id),
-                Event::DeviceRemoval { .. } => return Err(Error::NoDevice { call: CALL }),
+                Event::DeviceRemoval { .. } => return Err(Error::DeviceRemoved { call: CALL }),
                 // A listener has no other event that matters.
                 _ => {}
             }
@@ -66,7 +66,10 @@ impl Identifier {
                 }
                 Ok(event)
             }
-            Ok(None) => Err(Error::TimedOut { awaited }),
+            Ok(None) => Err(Error::TimedOut {
+                peer: self.0.peer(),
+                awaited,
+            }),
             // A migration ends the waits on the channel it leaves.
             Err(Error::ServiceGone) if !Arc::ptr_eq(&self.0.bound(), channel) => {
                 Err(Error::NotSynchronous { call })
@@ -121,17 +124,21 @@ impl Awaited {
             | (Self::Disconnected, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
                 Some(Ok(()))
             }
-            (_, Event::Disconnected { .. } | Event::TimewaitExit { .. }) => {
+            (_, Event::Disconnected { id, .. } | Event::TimewaitExit { id, .. }) => {
                 Some(Err(Error::DisconnectedEarly {
+                    peer: id.0.peer(),
                     awaited: self.name(),
                 }))
             }
-            (_, Event::DeviceRemoval { .. }) => Some(Err(Error::NoDevice { call: self.call() })),
+            (_, Event::DeviceRemoval { .. }) => {
+                Some(Err(Error::DeviceRemoved { call: self.call() }))
+            }
             // The interface's address changed; the connection tells by itself whether it survives.
             (_, Event::AddressChange { .. }) => None,
             // Waiting for the end: the establishment was not fetched yet.
             (Self::Disconnected, Event::Established { .. }) => None,
-            (_, _) => Some(Err(Error::UnexpectedEvent {
+            (_, event) => Some(Err(Error::UnexpectedEvent {
+                peer: event.id().0.peer(),
                 awaited: self.name(),
                 got,
             })),

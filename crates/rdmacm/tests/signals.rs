@@ -1,7 +1,7 @@
 //! A program whose signal handlers interrupt system calls (no SA_RESTART).
 #![allow(unsafe_code, reason = "signals have no safe wrapper")]
 
-use oarlock_rdmacm::{Connector, Host, Listener};
+use oarlock_rdmacm::{ConnectionOptions, Connector, Host, Listener};
 use oarlock_verbs::{Buffer, SendRequest};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,10 +57,10 @@ fn signals_interrupt_nothing() {
             tell_passive.send(this_thread()).unwrap();
             let listener = Listener::bind(&passive_host, "127.0.0.1:0".parse().unwrap())
                 .unwrap()
-                .prepare(|queue_pair, pd| {
+                .options(ConnectionOptions::new().prepare(|queue_pair, pd| {
                     queue_pair.post_recv(1, Buffer::new(pd, 64)?)?;
                     Ok(())
-                });
+                }));
             address_of.send(listener.local_addr().unwrap()).unwrap();
             let mut completions = Vec::new();
             for _ in 0..CONNECTIONS {

@@ -5,7 +5,8 @@ use oarlock_hostd::MemWire;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_port::Faults;
 use oarlock_rdmacm::{
-    ConnParam, Connection, Connector, Event, Host, IbTimeout, Listener, QueueSizes,
+    ConnParam, Connection, ConnectionOptions, Connector, Event, Host, IbTimeout, Listener,
+    QueueSizes,
 };
 use oarlock_verbs::{Buffer, ProtectionDomain, QueuePair, SendRequest};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -119,11 +120,13 @@ fn connections_survive_loss_duplication_and_reordering() {
     let (passive_host, active_host) = hosts(&wire, 12, 12);
     let connections: u64 = 8;
     let sizes = QueueSizes::new(MESSAGES as u32, MESSAGES as u32);
-    let listener = Listener::bind(&passive_host, SocketAddr::new(A, 0))
-        .unwrap()
+    let options = ConnectionOptions::new()
         .deadline(LONG)
         .queue_sizes(sizes)
         .prepare(post_receives);
+    let listener = Listener::bind(&passive_host, SocketAddr::new(A, 0))
+        .unwrap()
+        .options(options.clone());
     let address = listener.local_addr().unwrap();
     // A side that has everything may be waited for by one whose last acknowledgement is lost: neither leaves before.
     let both_done: Vec<Barrier> = (0..connections).map(|_| Barrier::new(2)).collect();
@@ -131,12 +134,10 @@ fn connections_survive_loss_duplication_and_reordering() {
         for number in 0..connections {
             let host = &active_host;
             let both_done = &both_done;
+            let options = &options;
             scope.spawn(move || {
-                let connector = Connector::new(host)
-                    .deadline(LONG)
-                    .queue_sizes(sizes)
-                    .param(ConnParam::default().private_data(number.to_le_bytes()))
-                    .prepare(post_receives);
+                let param = ConnParam::default().private_data(number.to_le_bytes());
+                let connector = Connector::new(host).options(options.clone().param(param));
                 let connection = connector.connect(address).unwrap();
                 exchange(&connection, number);
                 both_done[number as usize].wait();

@@ -3,6 +3,7 @@
 use crate::support::*;
 use oarlock_rdmacm::{Error, Event, EventChannel, Identifier, PortSpace};
 use std::sync::mpsc::channel as pipe;
+use std::time::{Duration, Instant};
 
 /// R-MIG-1: events after the move are reported on the new channel, and only there.
 #[test]
@@ -77,7 +78,7 @@ fn migrating_waits_for_delivered_events_and_nothing_else() {
     expect(&new, "ROUTE_RESOLVED").ack();
     assert_empty(&old);
     // A migration that does not wait has long said so.
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     assert!(finished.try_recv().is_err(), "an event is still held");
     held.ack();
     finished
@@ -119,16 +120,10 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     id.resolve_addr(None, address, LONG).unwrap();
     let held = expect(&old, "ADDR_RESOLVED");
     let error = id.migrate(&new).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::EventHeldByCaller {
-                unacknowledged: 1,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    // F-1: the unacknowledged events are named.
+    let message = "migrate: the calling thread holds 1 event of this identifier (RDMA_CM_EVENT_ADDR_RESOLVED)";
+    assert!(error.to_string().starts_with(message), "{error}");
+    assert!(matches!(error, Error::EventHeldByCaller { .. }), "{error}");
     assert_eq!(error.errno(), 35);
     // It is still on the old channel.
     id.resolve_route(LONG).unwrap();
@@ -140,6 +135,38 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     other.join().unwrap();
     // And without one there is nothing to wait for.
     id.migrate(&old).unwrap();
+}
+
+/// R-MIG-3 and F-2: at the identifier's deadline `migrate` and `close` end, say which events are missing, and have done
+/// the rest.
+#[test]
+fn a_deadline_ends_the_wait_for_acknowledgements() {
+    let host = private();
+    let old = channel(&host);
+    let new = channel(&host);
+    let (_listener, address) = listener(&channel(&host));
+    let id = Identifier::new(&old, PortSpace::TCP).unwrap();
+    id.resolve_addr(None, address, LONG).unwrap();
+    let held = expect(&old, "ADDR_RESOLVED").handed_over();
+    id.set_deadline(Some(Instant::now() + Duration::from_millis(30)));
+    let error = id.migrate(&new).unwrap_err();
+    assert!(
+        matches!(&error, Error::Unacknowledged { call: "migrate", events, .. }
+            if *events == ["RDMA_CM_EVENT_ADDR_RESOLVED"]),
+        "{error}"
+    );
+    assert_eq!(error.errno(), 110);
+    // It has moved.
+    id.resolve_route(LONG).unwrap();
+    expect(&new, "ROUTE_RESOLVED").ack();
+    let error = id.clone().close().unwrap_err();
+    assert!(
+        matches!(error, Error::Unacknowledged { call: "close", .. }),
+        "{error}"
+    );
+    // It is destroyed.
+    assert!(matches!(id.resolve_route(LONG), Err(Error::Closed { .. })));
+    held.ack();
 }
 
 /// Item 9: a forgotten event is one that its thread holds for ever. No call of that thread hangs, and others are not concerned.
@@ -366,7 +393,7 @@ fn closing_waits_for_delivered_events() {
     while pair.host.ps().unwrap().ids.len() > 1 {
         std::thread::yield_now();
     }
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     assert!(
         finished.try_recv().is_err(),
         "destroyed, and an event is still held"

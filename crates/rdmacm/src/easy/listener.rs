@@ -1,0 +1,157 @@
+//! Accepting, blocking.
+
+use super::intake::{Intake, MAX_IN_THE_MAKING, Ways};
+use super::{Connection, ConnectionOptions};
+use crate::channel::EventChannel;
+use crate::error::{Error, Result};
+use crate::identifier::Identifier;
+use oarlock_hostd::Host;
+use oarlock_verbs::{CompletionQueue, Context};
+use oarlock_wire::PortSpace;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Accepts connections on an address.
+///
+/// A peer that asks and then does not confirm holds up nobody: connections are made side by side, 1024 of them at most, and
+/// come out of [`accept`](Self::accept) in the order in which they are established. What is beyond that number is rejected
+/// and [counted](Self::turned_away). Several threads may accept at once.
+pub struct Listener {
+    id: Identifier,
+    channel: EventChannel,
+    options: ConnectionOptions,
+    intake: Mutex<Intake>,
+}
+
+impl Listener {
+    /// Listens on an address; port 0 takes a free one. As many requests wait as the service allows.
+    ///
+    /// # Errors
+    /// As [`Identifier::bind_addr`] and [`Identifier::listen`].
+    #[doc(alias = "rdma_listen")]
+    pub fn bind(host: &Host, address: SocketAddr) -> Result<Self> {
+        Self::bind_with_backlog(host, address, 0)
+    }
+
+    /// As [`bind`](Self::bind), and says how many requests may wait until they are looked at; see
+    /// [`Identifier::listen`].
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    #[doc(alias = "rdma_listen")]
+    pub fn bind_with_backlog(host: &Host, address: SocketAddr, backlog: i32) -> Result<Self> {
+        let channel = EventChannel::new(host)?;
+        let id = Identifier::new(&channel, PortSpace::TCP)?;
+        id.bind_addr(address)?;
+        id.listen(backlog)?;
+        Ok(Self {
+            id,
+            channel,
+            options: ConnectionOptions::new(),
+            intake: Mutex::default(),
+        })
+    }
+
+    /// How connections are made.
+    #[must_use]
+    pub fn options(mut self, options: ConnectionOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The address with its port.
+    ///
+    /// # Errors
+    /// [`Error::ServiceGone`].
+    #[doc(alias = "rdma_get_local_addr")]
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.id
+            .local_addr()?
+            .ok_or(Error::NoDevice { call: "local_addr" })
+    }
+
+    /// The identifier that listens.
+    #[must_use]
+    pub fn id(&self) -> &Identifier {
+        &self.id
+    }
+
+    /// The next connection, established. A peer that gives up meanwhile is passed over.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] at the deadline; what is under way then goes on, and the next call goes on with it.
+    /// [`Error::Verbs`]; [`Error::DeviceRemoved`]; [`Error::ServiceGone`].
+    ///
+    /// # Blocking
+    /// Until a connection is established, or the [deadline](ConnectionOptions::deadline).
+    #[doc(alias = "rdma_get_request")]
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(&self) -> Result<Connection> {
+        self.channel
+            .inner
+            .wait_for(self.options.until(), || {
+                self.lock()
+                    .accept(&self.channel, &self.options, &Synchronously)
+            })?
+            .ok_or(Error::TimedOut {
+                peer: None,
+                awaited: "a connection",
+            })
+    }
+
+    /// Refuses the next request.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept) and [`Identifier::reject`].
+    ///
+    /// # Blocking
+    /// Until a request comes, or the [deadline](ConnectionOptions::deadline).
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        self.channel
+            .inner
+            .wait_for(self.options.until(), || {
+                self.lock()
+                    .reject(&self.channel, private_data, &Synchronously)
+            })?
+            .ok_or(Error::TimedOut {
+                peer: None,
+                awaited: "a connection request",
+            })
+    }
+
+    /// How many requests were rejected because too many connections were in the making.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.lock().turned_away()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Intake> {
+        // A panic (in what prepares a connection) leaves the collections whole.
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("id", &self.id)
+            .field("options", &self.options)
+            .field("at_most_in_the_making", &MAX_IN_THE_MAKING)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Connections whose calls wait.
+struct Synchronously;
+
+impl Ways for Synchronously {
+    fn new_cq(&self, device: &Context, size: u32) -> Result<CompletionQueue, oarlock_verbs::Error> {
+        CompletionQueue::new(device, size)
+    }
+
+    fn settle(&self, id: &Identifier) -> Result<()> {
+        id.move_to_own_channel("accept")
+    }
+}
