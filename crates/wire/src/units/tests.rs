@@ -35,6 +35,10 @@ fn numbers_print_as_logs_want_them() {
         Mtu(9).to_string(),
         RejReason(28).to_string(),
         RejReason(99).to_string(),
+        SidrStatus::UNSUPPORTED.to_string(),
+        SidrStatus(6).to_string(),
+        AprStatus::IS_CURRENT.to_string(),
+        AprStatus(14).to_string(),
         IbTimeout::truncate(20).to_string(),
     ];
     let wanted = [
@@ -52,9 +56,53 @@ fn numbers_print_as_logs_want_them() {
         "mtu code 9",
         "consumer defined (28)",
         "reason 99",
+        "service ID not supported (1)",
+        "status 6",
+        "alternate path is the current path (5)",
+        "status 14",
         "20 (4.294967296s)",
     ];
     assert_eq!(printed, wanted);
+}
+
+#[test]
+fn the_statuses_are_numbered_as_in_the_specification() {
+    let sidr: Vec<_> = (0..=u8::MAX)
+        .filter(|&code| SidrStatus(code).name().is_some())
+        .collect();
+    assert_eq!(sidr, Vec::from_iter(0..=5));
+    let apr: Vec<_> = (0..=u8::MAX)
+        .filter(|&code| AprStatus(code).name().is_some())
+        .collect();
+    assert_eq!(apr, Vec::from_iter(0..=13));
+    assert_eq!(
+        (SidrStatus::SUCCESS, AprStatus::SUCCESS),
+        Default::default()
+    );
+    assert_eq!(
+        (SidrStatus::REJECT.0, SidrStatus::UNSUPPORTED_VERSION.0),
+        (2, 5)
+    );
+    assert_eq!((AprStatus::UNSUPPORTED.0, AprStatus::INVALID_SL.0), (2, 13));
+}
+
+#[test]
+fn a_group_is_told_from_a_host() {
+    for (text, is_multicast) in [
+        ("224.0.0.1", true),
+        ("239.1.2.3", true),
+        ("ff02::1", true),
+        ("ff0e::123", true),
+        ("10.98.0.1", false),
+        ("255.255.255.255", false),
+        ("fe80::1", false),
+        ("::", false),
+    ] {
+        let gid = Gid::from_ip(text.parse().expect("an address"));
+        assert_eq!(gid.is_multicast(), is_multicast, "{text}");
+    }
+    let group = Gid::from_ip(IpAddr::from([239, 1, 2, 3]));
+    assert_eq!(group.0, *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\x01\x02\x03");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Fields of CM messages read by hand: byte offsets from the specification's tables, without the crate's field tables.
 
-use oarlock_wire::{CmMessage, PathFields, Rej, Rep, Req};
+use oarlock_wire::{CmMessage, Lap, PathFields, Rej, Rep, Req, SidrRep};
 
 /// A field's name and value.
 pub(crate) type Named = Vec<(&'static str, u128)>;
@@ -11,16 +11,22 @@ fn number(bytes: &[u8]) -> u128 {
         .fold(0, |all, &byte| all << 8 | u128::from(byte))
 }
 
-/// The fields of a MAD that is one of our seven messages, by offsets.
+/// The fields of a MAD that is a CM message, by offsets.
 pub(crate) fn from_bytes(mad: &[u8; 256]) -> Named {
     let body = &mad[24..];
     let at = |first: usize, len: usize| number(&body[first..first + len]);
     let bits =
         |byte: usize, shift: u32, width: u32| u128::from(body[byte] >> shift & ((1 << width) - 1));
-    let mut fields = vec![("local_comm_id", at(0, 4))];
     let attribute = mad[17];
-    if attribute != 0x10 {
+    let mut fields = match attribute {
+        0x17 | 0x18 => vec![("request_id", at(0, 4))],
+        _ => vec![("local_comm_id", at(0, 4))],
+    };
+    if !matches!(attribute, 0x10 | 0x17 | 0x18) {
         fields.push(("remote_comm_id", at(4, 4)));
+    }
+    if matches!(attribute, 0x10 | 0x13 | 0x18) {
+        fields.push(("options", number(&mad[20..24])));
     }
     match attribute {
         0x10 => {
@@ -89,6 +95,31 @@ pub(crate) fn from_bytes(mad: &[u8; 256]) -> Named {
             ("local_ca_guid", at(28, 8)),
         ]),
         0x15 => fields.push(("remote_qpn", at(8, 3))),
+        0x17 => fields.extend([("partition_key", at(4, 2)), ("service_id", at(8, 8))]),
+        0x18 => fields.extend([
+            ("status", at(4, 1)),
+            ("ari_length", at(5, 1)),
+            ("vendor_id", at(6, 2) << 8 | at(11, 1)),
+            ("qpn", at(8, 3)),
+            ("service_id", at(12, 8)),
+            ("qkey", at(20, 4)),
+        ]),
+        0x19 => fields.extend([
+            ("remote_qpn", at(12, 3)),
+            ("remote_cm_response_timeout", bits(15, 3, 5)),
+            ("local_lid", at(20, 2)),
+            ("remote_lid", at(22, 2)),
+            ("local_gid", at(24, 16)),
+            ("remote_gid", at(40, 16)),
+            ("flow_label", at(56, 3) >> 4),
+            ("packet_rate", bits(61, 0, 6)),
+            ("traffic_class", at(59, 1)),
+            ("hop_limit", at(60, 1)),
+            ("service_level", bits(62, 4, 4)),
+            ("subnet_local", bits(62, 3, 1)),
+            ("local_ack_timeout", bits(63, 3, 5)),
+        ]),
+        0x1A => fields.extend([("ari_length", at(8, 1)), ("status", at(9, 1))]),
         _ => {}
     }
     fields
@@ -96,7 +127,12 @@ pub(crate) fn from_bytes(mad: &[u8; 256]) -> Named {
 
 /// The same fields of a parsed message, in the same order.
 pub(crate) fn from_message(message: &CmMessage) -> Named {
-    let mut fields = vec![("local_comm_id", message.local_comm_id().0.into())];
+    let mut fields = Named::new();
+    fields.extend(
+        message
+            .local_comm_id()
+            .map(|id| ("local_comm_id", id.0.into())),
+    );
     fields.extend(
         message
             .remote_comm_id()
@@ -112,6 +148,17 @@ pub(crate) fn from_message(message: &CmMessage) -> Named {
         CmMessage::Rej(rej) => rej_fields(rej, &mut fields),
         CmMessage::Dreq(dreq) => fields.push(("remote_qpn", dreq.remote_qpn.get().into())),
         CmMessage::Rtu(_) | CmMessage::Drep(_) => {}
+        CmMessage::SidrReq(sidr_req) => fields.extend([
+            ("request_id", sidr_req.request_id.0.into()),
+            ("partition_key", sidr_req.partition_key.0.into()),
+            ("service_id", sidr_req.service_id.0.into()),
+        ]),
+        CmMessage::SidrRep(sidr_rep) => sidr_rep_fields(sidr_rep, &mut fields),
+        CmMessage::Lap(lap) => lap_fields(lap, &mut fields),
+        CmMessage::Apr(apr) => fields.extend([
+            ("ari_length", apr.additional_info.len().into()),
+            ("status", apr.status.0.into()),
+        ]),
         other => panic!("{} has no list of fields here", other.name()),
     }
     fields
@@ -125,11 +172,36 @@ fn rej_fields(rej: &Rej, fields: &mut Named) {
     ]);
 }
 
+fn sidr_rep_fields(sidr_rep: &SidrRep, fields: &mut Named) {
+    fields.extend([
+        ("request_id", sidr_rep.request_id.0.into()),
+        ("options", sidr_rep.ece.options.into()),
+        ("status", sidr_rep.status.0.into()),
+        ("ari_length", sidr_rep.additional_info.len().into()),
+        ("vendor_id", sidr_rep.ece.vendor_id.into()),
+        ("qpn", sidr_rep.qpn.get().into()),
+        ("service_id", sidr_rep.service_id.0.into()),
+        ("qkey", sidr_rep.qkey.0.into()),
+    ]);
+}
+
+fn lap_fields(lap: &Lap, fields: &mut Named) {
+    fields.extend([
+        ("remote_qpn", lap.remote_qpn.get().into()),
+        (
+            "remote_cm_response_timeout",
+            lap.remote_cm_response_timeout.get().into(),
+        ),
+    ]);
+    path_fields(&lap.alternate, fields);
+}
+
 fn rep_fields(rep: &Rep, fields: &mut Named) {
     fields.extend([
+        ("options", rep.ece.options.into()),
         ("local_qkey", rep.local_qkey.0.into()),
         ("local_qpn", rep.local_qpn.get().into()),
-        ("vendor_id", rep.vendor_id.into()),
+        ("vendor_id", rep.ece.vendor_id.into()),
         ("local_eecn", rep.local_eecn.into()),
         ("starting_psn", rep.starting_psn.get().into()),
         ("responder_resources", rep.responder_resources.into()),
@@ -148,7 +220,8 @@ fn rep_fields(rep: &Rep, fields: &mut Named) {
 
 fn req_fields(req: &Req, fields: &mut Named) {
     fields.extend([
-        ("vendor_id", req.vendor_id.into()),
+        ("options", req.ece.options.into()),
+        ("vendor_id", req.ece.vendor_id.into()),
         ("service_id", req.service_id.0.into()),
         ("local_ca_guid", req.local_ca_guid.0.into()),
         ("local_qkey", req.local_qkey.0.into()),

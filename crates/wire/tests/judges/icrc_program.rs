@@ -156,7 +156,10 @@ fn our_icrcs_are_right_over_ipv4_and_ipv6_behind_every_link_header() {
 fn the_program_finds_the_icrcs_between_two_kernels_right() {
     for (name, verdict) in [
         ("wire-cm-mads.pcap", "icrc ok=1042 bad=0 other=0"),
+        ("wire-mckey.pcap", "icrc ok=13 bad=0 other=28"),
+        ("wire-mra.pcap", "icrc ok=13 bad=0 other=0"),
         ("wire-rping.pcap", "icrc ok=130 bad=0 other=18"),
+        ("wire-udaddy.pcap", "icrc ok=24 bad=0 other=0"),
     ] {
         let Some(found) = judge(&fixture(name)) else {
             return;

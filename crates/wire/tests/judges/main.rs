@@ -2,9 +2,11 @@
 //! and bytes that nobody sane would send.
 
 mod capture;
+mod datagrams;
 mod dissector;
 mod hand_read;
 mod icrc_program;
+mod linux_header;
 mod robustness;
 mod round_trip;
 mod support;

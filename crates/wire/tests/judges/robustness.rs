@@ -3,7 +3,8 @@
 use crate::support::{FIXTURES, Random, frames};
 use oarlock_wire::pretty::AnyPacket;
 use oarlock_wire::{
-    Bth, CmMessage, IpCmHeader, MAD_LEN, MadHeader, Packet, TransactionId, WireError, WireErrorKind,
+    Apr, Bth, CmMessage, IpCmHeader, MAD_LEN, MadHeader, Packet, Rej, SidrRep, TransactionId,
+    WireError, WireErrorKind,
 };
 use std::collections::BTreeMap;
 
@@ -52,9 +53,12 @@ fn devour_mad(mad: &[u8; MAD_LEN]) -> Result<(), WireError> {
             .1,
         message
     );
-    if let CmMessage::Req(req) = message {
-        IpCmHeader::parse(req.private_data.as_bytes().first_chunk().expect("36 of 92"))?;
-    }
+    let private_data: &[u8] = match &message {
+        CmMessage::Req(req) => req.private_data.as_bytes(),
+        CmMessage::SidrReq(sidr_req) => sidr_req.private_data.as_bytes(),
+        _ => return Ok(()),
+    };
+    IpCmHeader::parse(private_data.first_chunk().expect("36 of 92 or 216"))?;
     Ok(())
 }
 
@@ -73,7 +77,11 @@ fn samples() -> Vec<Vec<u8>> {
 #[test]
 fn every_truncation_of_a_packet_is_survived() {
     let samples = samples();
-    assert_eq!(samples.len(), 12, "5 RC opcodes and 7 CM messages");
+    assert_eq!(
+        samples.len(),
+        14,
+        "5 RC opcodes, UD with immediate and 8 CM messages"
+    );
     let mut outcomes = Outcomes::new();
     for sample in &samples {
         for len in 0..sample.len() {
@@ -133,7 +141,7 @@ fn random_bytes_are_survived() {
         let mad: &mut [u8; MAD_LEN] = bytes.first_chunk_mut().expect("400 bytes");
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
         mad[16] = 0;
-        mad[17] = 0x0F + random.next().to_le_bytes()[0] % 10;
+        mad[17] = 0x0F + random.next().to_le_bytes()[0] % 13;
         *outcomes
             .entry(devour_mad(mad).map_or_else(|error| error.kind.label(), |()| "ok"))
             .or_default() += 1;
@@ -153,15 +161,27 @@ fn random_bytes_are_survived() {
 }
 
 #[test]
-fn a_reject_information_longer_than_its_field_is_an_error_that_names_it() {
-    let mut mad = [0; MAD_LEN];
-    oarlock_wire::Rej::default().emit(TransactionId(0), &mut mad);
-    mad[24 + 9] = 72 << 1;
-    assert!(CmMessage::parse(&mad).is_ok());
-    mad[24 + 9] = 73 << 1;
-    let error = CmMessage::parse(&mad).expect_err("73 of 72 bytes");
-    assert_eq!((error.message, error.field), ("REJ", "reject info length"));
-    assert_eq!(error.kind, WireErrorKind::OutOfRange(73));
+fn an_additional_information_longer_than_its_field_is_an_error_that_names_it() {
+    let messages = [
+        (CmMessage::from(Rej::default()), "reject info length", 9, 1),
+        (
+            SidrRep::default().into(),
+            "additional information length",
+            5,
+            0,
+        ),
+        (Apr::default().into(), "additional information length", 8, 0),
+    ];
+    for (message, field, byte, shift) in messages {
+        let mut mad = [0; MAD_LEN];
+        message.emit(TransactionId(0), &mut mad);
+        mad[24 + byte] = 72 << shift;
+        assert!(CmMessage::parse(&mad).is_ok());
+        mad[24 + byte] = 73 << shift;
+        let error = CmMessage::parse(&mad).expect_err("73 of 72 bytes");
+        assert_eq!((error.message, error.field), (message.name(), field));
+        assert_eq!(error.kind, WireErrorKind::OutOfRange(73));
+    }
 }
 
 #[test]
@@ -175,9 +195,9 @@ fn a_header_that_is_not_of_the_cm_is_refused_by_the_field_that_says_so() {
         (3, 0x81, "method", WireErrorKind::UnsupportedMethod(0x81)),
         (
             17,
-            0x17,
+            0x1B,
             "attribute ID",
-            WireErrorKind::UnsupportedAttribute(0x17),
+            WireErrorKind::UnsupportedAttribute(0x1B),
         ),
     ];
     for (byte, value, field, kind) in cases {

@@ -2,10 +2,11 @@
 
 use oarlock_wire::packet::{MAX_HEADER_LEN, padding};
 use oarlock_wire::{
-    Aeth, Ari, Bth, CmMessage, CommId, Deth, Drep, Dreq, FlowLabel, Gid, Guid, IbTimeout, ImmDt,
-    IpCmHeader, Lid, MAD_LEN, MadHeader, MessageKind, Mra, Mtu, Opcode, PKey, Packet, PacketHeader,
-    PathFields, PrivateData, Psn, QKey, Qpn, Rate, Rej, RejReason, Rep, Req, RetryCount, RnrTimer,
-    Rtu, ServiceId, Syndrome, TransactionId, TransportService, WireErrorKind,
+    AddressVector, Aeth, Apr, AprStatus, Ari, Bth, CmMessage, CommId, Deth, Drep, Dreq, Ece,
+    FlowLabel, Gid, Grh, Guid, IbTimeout, ImmDt, IpCmHeader, Lap, Lid, MAD_LEN, MadHeader,
+    MessageKind, Mra, Mtu, Opcode, PKey, Packet, PacketHeader, PathFields, PrivateData, Psn, QKey,
+    Qpn, Rate, Rej, RejReason, Rep, Req, RetryCount, RnrTimer, Rtu, ServiceId, SidrRep, SidrReq,
+    SidrStatus, Syndrome, TransactionId, TransportService, WireErrorKind,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -39,6 +40,15 @@ fn bits_24() -> impl Strategy<Value = u32> {
     0..1_u32 << 24
 }
 
+fn ece() -> impl Strategy<Value = Ece> {
+    (bits_24(), any::<u32>()).prop_map(|(vendor_id, options)| Ece { vendor_id, options })
+}
+
+fn ari() -> impl Strategy<Value = Ari> {
+    vec(any::<u8>(), 0..=Ari::MAX_LEN)
+        .prop_map(|bytes| Ari::from_slice(&bytes).expect("at most 72"))
+}
+
 fn private_data<const N: usize>() -> impl Strategy<Value = PrivateData<N>> {
     vec(any::<u8>(), 0..=N).prop_map(|bytes| PrivateData::from_slice(&bytes).expect("at most N"))
 }
@@ -68,7 +78,7 @@ prop_compose! {
 prop_compose! {
     fn req()(
         (local_comm_id, local_qpn, starting_psn) in (comm_id(), qpn(), psn()),
-        (vendor_id, local_eecn, remote_eecn) in (bits_24(), bits_24(), bits_24()),
+        (ece, local_eecn, remote_eecn) in (ece(), bits_24(), bits_24()),
         (service_id, local_ca_guid, local_qkey, partition_key) in any::<(u64, u64, u32, u16)>(),
         (responder_resources, initiator_depth) in any::<(u8, u8)>(),
         (remote_cm_response_timeout, local_cm_response_timeout) in (timeout(), timeout()),
@@ -79,7 +89,7 @@ prop_compose! {
         private_data in private_data(),
     ) -> Req {
         Req {
-            local_comm_id, vendor_id, service_id: ServiceId(service_id), local_ca_guid: Guid(local_ca_guid),
+            local_comm_id, ece, service_id: ServiceId(service_id), local_ca_guid: Guid(local_ca_guid),
             local_qkey: QKey(local_qkey), local_qpn, responder_resources, local_eecn, initiator_depth, remote_eecn,
             remote_cm_response_timeout, transport_service: TransportService(transport_service),
             end_to_end_flow_control, starting_psn, local_cm_response_timeout, retry_count,
@@ -93,14 +103,14 @@ prop_compose! {
     fn rep()(
         (local_comm_id, remote_comm_id) in (comm_id(), comm_id()),
         (local_qkey, local_qpn, starting_psn) in (any::<u32>(), qpn(), psn()),
-        (vendor_id, local_eecn, local_ca_guid) in (bits_24(), bits_24(), any::<u64>()),
+        (ece, local_eecn, local_ca_guid) in (ece(), bits_24(), any::<u64>()),
         (responder_resources, initiator_depth) in any::<(u8, u8)>(),
         (target_ack_delay, failover_accepted, rnr_retry_count) in (timeout(), 0..4_u8, retries()),
         (end_to_end_flow_control, srq) in any::<(bool, bool)>(),
         private_data in private_data(),
     ) -> Rep {
         Rep {
-            local_comm_id, remote_comm_id, local_qkey: QKey(local_qkey), local_qpn, vendor_id, local_eecn,
+            local_comm_id, remote_comm_id, local_qkey: QKey(local_qkey), local_qpn, ece, local_eecn,
             starting_psn, responder_resources, initiator_depth, target_ack_delay, failover_accepted,
             end_to_end_flow_control, rnr_retry_count, srq, local_ca_guid: Guid(local_ca_guid), private_data,
         }
@@ -111,10 +121,9 @@ prop_compose! {
     fn rej()(
         (local_comm_id, remote_comm_id) in (comm_id(), comm_id()),
         (message, reason) in (message_kind(), any::<u16>()),
-        additional_info in vec(any::<u8>(), 0..=Ari::MAX_LEN),
+        additional_info in ari(),
         private_data in private_data(),
     ) -> Rej {
-        let additional_info = Ari::from_slice(&additional_info).expect("at most 72");
         Rej { local_comm_id, remote_comm_id, message, reason: RejReason(reason), additional_info, private_data }
     }
 }
@@ -151,6 +160,49 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn sidr_req()(
+        (request_id, partition_key, service_id) in (comm_id(), any::<u16>(), any::<u64>()),
+        private_data in private_data(),
+    ) -> SidrReq {
+        SidrReq { request_id, partition_key: PKey(partition_key), service_id: ServiceId(service_id), private_data }
+    }
+}
+
+prop_compose! {
+    fn sidr_rep()(
+        (request_id, qpn, ece, additional_info) in (comm_id(), qpn(), ece(), ari()),
+        (status, service_id, qkey) in any::<(u8, u64, u32)>(),
+        private_data in private_data(),
+    ) -> SidrRep {
+        SidrRep {
+            request_id, status: SidrStatus(status), additional_info, ece, qpn, service_id: ServiceId(service_id),
+            qkey: QKey(qkey), private_data,
+        }
+    }
+}
+
+prop_compose! {
+    fn lap()(
+        (local_comm_id, remote_comm_id) in (comm_id(), comm_id()),
+        (remote_qpn, remote_cm_response_timeout) in (qpn(), timeout()),
+        alternate in path(),
+        private_data in private_data(),
+    ) -> Lap {
+        Lap { local_comm_id, remote_comm_id, remote_qpn, remote_cm_response_timeout, alternate, private_data }
+    }
+}
+
+prop_compose! {
+    fn apr()(
+        (local_comm_id, remote_comm_id) in (comm_id(), comm_id()),
+        (status, additional_info) in (any::<u8>(), ari()),
+        private_data in private_data(),
+    ) -> Apr {
+        Apr { local_comm_id, remote_comm_id, status: AprStatus(status), additional_info, private_data }
+    }
+}
+
 pub(crate) fn message() -> impl Strategy<Value = CmMessage> {
     prop_oneof![
         3 => req().prop_map(CmMessage::from),
@@ -160,7 +212,33 @@ pub(crate) fn message() -> impl Strategy<Value = CmMessage> {
         1 => rtu().prop_map(CmMessage::from),
         1 => dreq().prop_map(CmMessage::from),
         1 => drep().prop_map(CmMessage::from),
+        1 => sidr_req().prop_map(CmMessage::from),
+        2 => sidr_rep().prop_map(CmMessage::from),
+        2 => lap().prop_map(CmMessage::from),
+        2 => apr().prop_map(CmMessage::from),
     ]
+}
+
+/// The ECE of a message that has a place for it.
+fn ece_of(message: &CmMessage) -> Option<Ece> {
+    match message {
+        CmMessage::Req(req) => Some(req.ece),
+        CmMessage::Rep(rep) => Some(rep.ece),
+        CmMessage::SidrRep(sidr_rep) => Some(sidr_rep.ece),
+        _ => None,
+    }
+}
+
+prop_compose! {
+    fn grh()(
+        (v4, v6, is_v4) in any::<([[u8; 4]; 2], [[u8; 16]; 2], bool)>(),
+        (traffic_class, hop_limit, flow_label) in any::<(u8, u8, u32)>(),
+        payload_len in 0..=u16::MAX - 20,
+    ) -> Grh {
+        let [source, destination] = if is_v4 { v4.map(IpAddr::from) } else { v6.map(IpAddr::from) };
+        let flow_label = if is_v4 { FlowLabel::default() } else { FlowLabel::truncate(flow_label) };
+        Grh { source, destination, traffic_class, flow_label, hop_limit, payload_len }
+    }
 }
 
 prop_compose! {
@@ -210,7 +288,9 @@ proptest! {
         let mut mad = [0xA5; MAD_LEN];
         message.emit(TransactionId(transaction_id), &mut mad);
         let (header, parsed) = CmMessage::parse(&mad).expect("what was emitted can be parsed");
-        prop_assert_eq!(header, MadHeader::cm(message.attribute_id(), TransactionId(transaction_id)));
+        let attribute_modifier = ece_of(&message).unwrap_or_default().options;
+        let plain = MadHeader::cm(message.attribute_id(), TransactionId(transaction_id));
+        prop_assert_eq!(header, MadHeader { attribute_modifier, ..plain });
         prop_assert_eq!(parsed, message);
     }
 
@@ -265,26 +345,66 @@ proptest! {
     }
 
     #[test]
+    fn every_grh_comes_back_as_it_was(grh in grh()) {
+        let bytes = grh.to_bytes();
+        prop_assert_eq!(Grh::parse(&bytes), Ok(grh));
+    }
+
+    #[test]
+    fn any_forty_bytes_are_a_grh_or_an_error_that_names_the_version(mut bytes: [u8; 40], version: u8, v4: u8) {
+        bytes[0] = version;
+        bytes[20] = v4;
+        match Grh::parse(&bytes) {
+            Ok(grh) => {
+                let again = Grh::parse(&grh.to_bytes()).expect("what was emitted can be parsed");
+                prop_assert_eq!(again, grh);
+            }
+            Err(error) => {
+                prop_assert!(version >> 4 != 6 && v4 != 0x45);
+                prop_assert_eq!((error.message, error.field), ("GRH", "IP version"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_grh_of_a_packet_shows_its_path(v4: bool, traffic_class: u8, hop_limit: u8, packet_len in 0..4200_usize) {
+        let [local, remote] = if v4 { ["239.1.2.3", "192.0.2.1"] } else { ["ff0e::1", "fd00::1"] };
+        let [local, remote] = [local, remote].map(|text| text.parse::<IpAddr>().expect("an address"));
+        let flow_label = FlowLabel::truncate(0x5_4321);
+        let path = AddressVector::new(local.into(), remote.into());
+        let grh = Grh::of(&AddressVector { traffic_class, hop_limit, flow_label, ..path }, packet_len);
+        prop_assert_eq!((grh.source, grh.destination), (remote, local));
+        prop_assert_eq!((grh.traffic_class, grh.hop_limit), (traffic_class, hop_limit));
+        prop_assert_eq!(grh.flow_label.get(), if v4 { 0 } else { 0x5_4321 });
+        prop_assert_eq!(usize::from(grh.payload_len), 8 + packet_len + 4);
+    }
+
+    #[test]
     fn every_syndrome_byte_survives(bits: u8) {
         prop_assert_eq!(Syndrome::from_bits(bits).to_bits(), bits);
     }
 
     #[test]
     fn a_value_wider_than_its_field_is_emitted_as_the_largest(wide in 1_u32 << 24.., retries in 16_u8..) {
-        let req = Req { vendor_id: wide, max_cm_retries: retries, path_mtu: Mtu(retries), ..Req::default() };
+        let [wide, widest] = [wide, 0xFF_FFFF].map(|vendor_id| Ece { vendor_id, options: 7 });
+        let req = Req { ece: wide, max_cm_retries: retries, path_mtu: Mtu(retries), ..Req::default() };
         let mut mad = [0; MAD_LEN];
         req.emit(TransactionId(0), &mut mad);
-        let largest = Req { vendor_id: 0xFF_FFFF, max_cm_retries: 15, path_mtu: Mtu(15), ..Req::default() };
+        let largest = Req { ece: widest, max_cm_retries: 15, path_mtu: Mtu(15), ..Req::default() };
         prop_assert_eq!(Req::parse(&mad), Ok(largest));
 
-        let rep = Rep { vendor_id: wide, ..Rep::default() };
+        let rep = Rep { ece: wide, ..Rep::default() };
         rep.emit(TransactionId(0), &mut mad);
-        prop_assert_eq!(Rep::parse(&mad), Ok(Rep { vendor_id: 0xFF_FFFF, ..Rep::default() }));
+        prop_assert_eq!(Rep::parse(&mad), Ok(Rep { ece: widest, ..Rep::default() }));
+
+        let sidr_rep = SidrRep { ece: wide, ..SidrRep::default() };
+        sidr_rep.emit(TransactionId(0), &mut mad);
+        prop_assert_eq!(SidrRep::parse(&mad), Ok(SidrRep { ece: widest, ..SidrRep::default() }));
     }
 }
 
 /// Reserved bits of the messages: attribute, byte after the MAD header, mask.
-const RESERVED: [(u16, usize, u8); 19] = [
+const RESERVED: [(u16, usize, u8); 36] = [
     (0x10, 4, 0xFF),
     (0x10, 24, 0xFF),
     (0x10, 25, 0xFF),
@@ -304,6 +424,23 @@ const RESERVED: [(u16, usize, u8); 19] = [
     (0x12, 9, 0x01),
     (0x13, 27, 0x0F),
     (0x15, 11, 0xFF),
+    (0x17, 6, 0xFF),
+    (0x17, 7, 0xFF),
+    (0x19, 8, 0xFF),
+    (0x19, 9, 0xFF),
+    (0x19, 10, 0xFF),
+    (0x19, 11, 0xFF),
+    (0x19, 15, 0x07),
+    (0x19, 16, 0xFF),
+    (0x19, 17, 0xFF),
+    (0x19, 18, 0xFF),
+    (0x19, 19, 0xFF),
+    (0x19, 58, 0x0F),
+    (0x19, 61, 0xC0),
+    (0x19, 62, 0x07),
+    (0x19, 63, 0x07),
+    (0x1A, 10, 0xFF),
+    (0x1A, 11, 0xFF),
 ];
 
 #[test]
@@ -336,7 +473,7 @@ fn private_data_too_long_is_an_error_that_names_both_lengths() {
     let error = Ari::from_slice(&[0; 300]).expect_err("300 into 72");
     assert_eq!(
         error.to_string(),
-        "300 bytes of additional reject information, a REJ carries 72"
+        "300 bytes of additional information, a message carries 72"
     );
 }
 

@@ -2,17 +2,24 @@
 
 use oarlock_wire::ROCE_PORT;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 /// A RoCEv2 packet of a capture, with what the ICRC covers.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    pub(crate) source: Ipv4Addr,
-    pub(crate) destination: Ipv4Addr,
+    pub(crate) link_destination: [u8; 6],
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
     pub(crate) source_port: u16,
+    /// 0 over IPv6, which has none.
     pub(crate) identification: u16,
+    /// 0 over IPv6, which has none.
     pub(crate) flags_and_fragment: u16,
+    /// The IP header as it stands.
+    pub(crate) ip_header: Vec<u8>,
     /// BTH to padding.
     pub(crate) transport: Vec<u8>,
     pub(crate) icrc: u32,
@@ -36,10 +43,29 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-pub(crate) const FIXTURES: [&str; 2] = ["wire-cm-mads.pcap", "wire-rping.pcap"];
+pub(crate) const FIXTURES: [&str; 5] = [
+    "wire-cm-mads.pcap",
+    "wire-mckey.pcap",
+    "wire-mra.pcap",
+    "wire-rping.pcap",
+    "wire-udaddy.pcap",
+];
 
-/// The RoCEv2 packets over IPv4 in a fixture (little-endian pcap of Ethernet frames).
+/// The RoCEv2 packets in a fixture.
 pub(crate) fn frames(name: &str) -> Vec<Frame> {
+    let frames: Vec<_> = ethernet_frames(name)
+        .iter()
+        .filter_map(|frame| roce_frame(frame))
+        .collect();
+    assert!(
+        !frames.is_empty(),
+        "a fixture without RoCEv2 judges nothing"
+    );
+    frames
+}
+
+/// All frames of a fixture (little-endian pcap of Ethernet frames).
+pub(crate) fn ethernet_frames(name: &str) -> Vec<Vec<u8>> {
     let file = fs::read(fixture(name)).expect("the fixture is in the repository");
     assert_eq!(file[..4], [0xD4, 0xC3, 0xB2, 0xA1], "little-endian pcap");
     assert_eq!(file[20..24], [1, 0, 0, 0], "Ethernet");
@@ -48,33 +74,49 @@ pub(crate) fn frames(name: &str) -> Vec<Frame> {
     while let Some((header, after)) = rest.split_at_checked(16) {
         let len = u32::from_le_bytes(header[8..12].try_into().expect("4 bytes")) as usize;
         let (frame, after) = after.split_at(len);
-        frames.extend(roce_frame(frame));
+        frames.push(frame.to_vec());
         rest = after;
     }
     assert!(rest.is_empty(), "the last record is whole");
-    assert!(
-        !frames.is_empty(),
-        "a fixture without RoCEv2 judges nothing"
-    );
     frames
 }
 
 fn roce_frame(ethernet: &[u8]) -> Option<Frame> {
-    let be16 = |at: usize| u16::from_be_bytes([ethernet[at], ethernet[at + 1]]);
-    let is_roce = ethernet.len() > 58
-        && be16(12) == 0x0800
-        && ethernet[14] == 0x45
-        && ethernet[23] == 17
-        && be16(36) == ROCE_PORT;
-    let ip = is_roce.then(|| &ethernet[14..14 + usize::from(be16(16))])?;
-    let (transport, icrc) = ip[28..].split_last_chunk()?;
-    let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]);
+    let (link, ip) = ethernet.split_at_checked(14)?;
+    let be16 = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+    let (header_len, end) = match (&link[12..], *ip.first()?) {
+        ([0x08, 0x00], 0x45) if ip[9] == 17 => (20, usize::from(be16(2))),
+        ([0x86, 0xDD], _) if ip[6] == 17 => (40, 40 + usize::from(be16(4))),
+        _ => return None,
+    };
+    let (ip_header, datagram) = ip[..end].split_at(header_len);
+    let port = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
+    if port(2) != ROCE_PORT {
+        return None;
+    }
+    let (transport, icrc) = datagram[8..].split_last_chunk()?;
+    let is_v4 = header_len == 20;
+    let address = |v4: usize, v6: usize| {
+        if is_v4 {
+            IpAddr::from(<[u8; 4]>::try_from(&ip[v4..v4 + 4]).expect("4 bytes"))
+        } else {
+            IpAddr::from(<[u8; 16]>::try_from(&ip[v6..v6 + 16]).expect("16 bytes"))
+        }
+    };
     Some(Frame {
-        source: address(12),
-        destination: address(16),
-        source_port: be16(34),
-        identification: be16(18),
-        flags_and_fragment: be16(20),
+        link_destination: link[..6].try_into().expect("6 bytes"),
+        source: address(12, 8),
+        destination: address(16, 24),
+        traffic_class: if is_v4 {
+            ip[1]
+        } else {
+            ip[0] << 4 | ip[1] >> 4
+        },
+        hop_limit: if is_v4 { ip[8] } else { ip[7] },
+        source_port: port(0),
+        identification: if is_v4 { be16(4) } else { 0 },
+        flags_and_fragment: if is_v4 { be16(6) } else { 0 },
+        ip_header: ip_header.to_vec(),
         transport: transport.to_vec(),
         icrc: u32::from_le_bytes(*icrc),
     })
