@@ -1,25 +1,122 @@
 //! The transition table as plain data: what each input does in each state.
 //!
-//! The code does not consult it; the tests execute every row against the code, and a snapshot prints it.
+//! The code does not consult it; the tests execute every row against the code, a snapshot prints it, and
+//! `docs/connection-states.md` is drawn from it.
 //!
 //! ```text
-//! active   IDLE > REQ_SENT > [MRA_REQ_RCVD] > REP_RCVD > [MRA_REP_SENT] > ESTABLISHED
-//! passive  IDLE > REQ_RCVD > [MRA_REQ_SENT] > REP_SENT > [MRA_REP_RCVD] > ESTABLISHED
+//! active   REQ_SENT > [MRA_REQ_RCVD] > REP_RCVD > [MRA_REP_SENT] > ESTABLISHED
+//! passive  REQ_RCVD > [MRA_REQ_SENT] > REP_SENT > [MRA_REP_RCVD] > ESTABLISHED
 //! both     ESTABLISHED > DREQ_SENT | DREQ_RCVD > TIMEWAIT > IDLE
+//! beside   ESTABLISHED > LAP_SENT > [MRA_LAP_RCVD] > ESTABLISHED,  ESTABLISHED > LAP_RCVD > [MRA_LAP_SENT] > ESTABLISHED
+//! SIDR     SIDR_REQ_SENT > SIDR_REP_RCVD,  SIDR_REQ_RCVD > SIDR_REP_SENT
 //! ```
 
 use std::fmt;
 
-use crate::DropReason;
-use crate::MessageName::{self, Drep, Dreq, Mra, Rej, Rep, Req, Rtu};
-use crate::StateName::{
-    self, DreqRcvd, DreqSent, Established, Idle, MraRepRcvd, MraRepSent, MraReqRcvd, MraReqSent,
-    RepRcvd, RepSent, ReqRcvd, ReqSent, Timewait,
-};
+use crate::MessageName::{Apr, Drep};
+use crate::{DropReason, LapState, MessageName, StateName};
+use rules::RULES;
+
+mod rules;
+
+macro_rules! places {
+    ($($(#[$doc:meta])* $name:ident => $state:ident, $lap:ident;)*) => {
+        /// Where a connection or resolution can be: its state, and in ESTABLISHED how far the exchange about an alternate
+        /// path has got.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Place {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Place {
+            /// Every place.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The state.
+            #[must_use]
+            pub const fn state(self) -> StateName {
+                match self {
+                    $(Self::$name => StateName::$state,)*
+                }
+            }
+
+            /// How far the exchange about an alternate path has got.
+            #[must_use]
+            pub const fn lap(self) -> LapState {
+                match self {
+                    $(Self::$name => LapState::$lap,)*
+                }
+            }
+        }
+    };
+}
+
+places! {
+    /// IDLE.
+    Idle => Idle, Idle;
+    /// REQ_SENT.
+    ReqSent => ReqSent, Idle;
+    /// MRA_REQ_RCVD.
+    MraReqRcvd => MraReqRcvd, Idle;
+    /// REP_RCVD.
+    RepRcvd => RepRcvd, Idle;
+    /// MRA_REP_SENT.
+    MraRepSent => MraRepSent, Idle;
+    /// REQ_RCVD.
+    ReqRcvd => ReqRcvd, Idle;
+    /// MRA_REQ_SENT.
+    MraReqSent => MraReqSent, Idle;
+    /// REP_SENT.
+    RepSent => RepSent, Idle;
+    /// MRA_REP_RCVD.
+    MraRepRcvd => MraRepRcvd, Idle;
+    /// ESTABLISHED, no LAP under way.
+    Established => Established, Idle;
+    /// ESTABLISHED, LAP_SENT.
+    LapSent => Established, LapSent;
+    /// ESTABLISHED, MRA_LAP_RCVD.
+    MraLapRcvd => Established, MraLapRcvd;
+    /// ESTABLISHED, LAP_RCVD.
+    LapRcvd => Established, LapRcvd;
+    /// ESTABLISHED, MRA_LAP_SENT.
+    MraLapSent => Established, MraLapSent;
+    /// DREQ_SENT.
+    DreqSent => DreqSent, Idle;
+    /// DREQ_RCVD.
+    DreqRcvd => DreqRcvd, Idle;
+    /// TIMEWAIT.
+    Timewait => Timewait, Idle;
+    /// SIDR_REQ_SENT.
+    SidrReqSent => SidrReqSent, Idle;
+    /// SIDR_REP_RCVD.
+    SidrRepRcvd => SidrRepRcvd, Idle;
+    /// SIDR_REQ_RCVD.
+    SidrReqRcvd => SidrReqRcvd, Idle;
+    /// SIDR_REP_SENT.
+    SidrRepSent => SidrRepSent, Idle;
+}
+
+impl Place {
+    /// The state's name, or where there is one the name of the state beside ESTABLISHED.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self.lap() {
+            LapState::Idle => self.state().as_str(),
+            lap => lap.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
 
 macro_rules! inputs {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
-        /// What can happen to a connection.
+        /// What can happen to a connection or resolution.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         pub enum Input {
@@ -42,8 +139,8 @@ macro_rules! inputs {
 }
 
 inputs! {
-    /// The connection's own REQ again (on the active side: a REQ with the peer's comm id).
-    ReqAgain => "REQ again",
+    /// The connection's own REQ again (on the active side: a REQ with the peer's comm id; without a connection: a first one).
+    ReqAgain => "REQ",
     /// A REQ with another comm id from the queue pair of the connection's peer.
     ReqOfSameQp => "REQ of the same QP",
     /// An MRA for a REQ, to our comm id.
@@ -54,6 +151,8 @@ inputs! {
     Rep => "REP",
     /// A REP for this connection from a queue pair that another connection still has.
     RepOfStaleQp => "REP of a stale QP",
+    /// An MRA for another message, with both comm ids.
+    MraOfLap => "MRA of LAP",
     /// An RTU for this connection.
     Rtu => "RTU",
     /// A REJ (consumer defined) for this connection.
@@ -68,6 +167,24 @@ inputs! {
     DreqOfOtherQp => "DREQ of another QP",
     /// A DREP for this connection.
     Drep => "DREP",
+    /// A LAP for this connection, from its passive side.
+    Lap => "LAP of passive",
+    /// A LAP for this connection, from its active side.
+    LapOfActive => "LAP of active",
+    /// The last LAP of this connection again, from its passive side.
+    LapAgain => "LAP again",
+    /// A LAP for this connection, but not for its queue pair.
+    LapOfOtherQp => "LAP of another QP",
+    /// An APR for this connection, in the transaction of our last LAP.
+    Apr => "APR",
+    /// The resolution's own SIDR_REQ again (elsewhere: a first one).
+    SidrReq => "SIDR_REQ",
+    /// A SIDR_REP with our comm id as its request id.
+    SidrRep => "SIDR_REP",
+    /// [`connect`](crate::Cm::connect)
+    Connect => "connect()",
+    /// [`sidr_request`](crate::Cm::sidr_request)
+    SidrRequest => "sidr_request()",
     /// [`accept`](crate::Cm::accept)
     Accept => "accept()",
     /// [`establish`](crate::Cm::establish)
@@ -78,6 +195,12 @@ inputs! {
     Reject => "reject()",
     /// [`send_mra`](crate::Cm::send_mra)
     SendMra => "send_mra()",
+    /// [`load_alternate_path`](crate::Cm::load_alternate_path)
+    LoadAlternatePath => "load_alternate_path()",
+    /// [`answer_alternate_path`](crate::Cm::answer_alternate_path)
+    AnswerAlternatePath => "answer_alternate_path()",
+    /// [`sidr_reply`](crate::Cm::sidr_reply)
+    SidrReply => "sidr_reply()",
     /// [`disconnect`](crate::Cm::disconnect)
     Disconnect => "disconnect()",
     /// [`reply_disconnect`](crate::Cm::reply_disconnect)
@@ -90,10 +213,18 @@ inputs! {
     ReplyTimeout => "no answer",
     /// Nothing came in time, and no retries remain.
     LastReplyTimeout => "no answer, last",
-    /// The deadline of the connect.
+    /// The deadline of the connect or of the resolution.
     Deadline => "deadline",
     /// The end of TIMEWAIT.
     TimewaitOver => "timewait over",
+}
+
+impl Input {
+    /// Whether it is a call that makes a connection or resolution, which so happens to none.
+    #[must_use]
+    pub const fn makes_one(self) -> bool {
+        matches!(self, Self::Connect | Self::SidrRequest)
+    }
 }
 
 impl fmt::Display for Input {
@@ -139,8 +270,8 @@ impl fmt::Display for Answer {
 pub enum Next {
     /// It stays.
     Same,
-    /// Into a state.
-    To(StateName),
+    /// To another place.
+    To(Place),
     /// Its id is dead.
     Gone,
 }
@@ -149,461 +280,171 @@ pub enum Next {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Transition {
-    /// The state before; `None`: there is no connection.
-    pub state: Option<StateName>,
+    /// The place before; `None`: there is no connection.
+    pub place: Option<Place>,
     /// What happens.
     pub input: Input,
     /// How the connection answers.
     pub answer: Answer,
-    /// The state after.
+    /// The place after.
     pub next: Next,
     /// Messages that are sent, for this connection or because of it.
     pub sends: &'static [MessageName],
-    /// The event that is reported, by [`Event::name`](crate::Event::name).
-    pub event: Option<&'static str>,
+    /// The events that are reported, by [`Event::name`](crate::Event::name).
+    pub events: &'static [&'static str],
 }
 
-/// Several lines of the table.
-struct Rule {
-    input: Input,
-    states: &'static [StateName],
-    answer: Answer,
-    next: Next,
-    sends: &'static [MessageName],
-    event: Option<&'static str>,
-}
-
-/// The whole table: every input without a connection, then every state with every input.
+/// The whole table: every input without a connection, then every place with every input.
 pub fn transitions() -> impl Iterator<Item = Transition> {
     let without = Input::ALL
         .iter()
         .filter_map(|input| without_connection(*input));
-    let with = StateName::ALL
-        .iter()
-        .flat_map(|state| Input::ALL.iter().map(|input| transition(*state, *input)));
+    let with = Place::ALL.iter().flat_map(|place| {
+        Input::ALL
+            .iter()
+            .filter(|input| !input.makes_one())
+            .map(|input| transition(*place, *input))
+    });
     without.chain(with)
 }
 
-/// The table's line for an input in a state.
+/// The table's line for an input in a place.
 #[must_use]
-pub fn transition(state: StateName, input: Input) -> Transition {
+pub fn transition(place: Place, input: Input) -> Transition {
     let found = RULES
         .iter()
-        .find(|rule| rule.input == input && rule.states.contains(&state));
-    let (answer, next, sends, event) = match found {
-        Some(rule) => (rule.answer, rule.next, rule.sends, rule.event),
-        None => (otherwise(input), Next::Same, &[][..], None),
+        .find(|rule| rule.input == input && rule.places.contains(&place));
+    let (answer, next, sends, events) = match found {
+        Some(rule) => (rule.answer, rule.next, rule.sends, rule.events),
+        None => (otherwise(input), Next::Same, &[][..], &[][..]),
     };
     Transition {
-        state: Some(state),
+        place: Some(place),
         input,
         answer,
         next,
         sends,
-        event,
+        events,
     }
 }
 
-/// The table's line for a message that no connection takes; `None` for inputs that need one.
+/// The table's line for an input that no connection takes; `None` for inputs that need one.
 #[must_use]
 pub fn without_connection(input: Input) -> Option<Transition> {
-    let (answer, next, sends, event): (_, _, &'static [MessageName], _) = match input {
-        Input::ReqAgain => (Answer::Advance, Next::To(ReqRcvd), &[], Some("ReqReceived")),
-        Input::Dreq => (
-            Answer::Drop(DropReason::UnknownCommId),
-            Next::Same,
-            &[Drep],
-            None,
-        ),
-        Input::MraOfReq
-        | Input::MraOfRep
-        | Input::Rep
-        | Input::Rtu
-        | Input::Rej
-        | Input::RejStale
-        | Input::RejTimeout
-        | Input::Drep => (
-            Answer::Drop(DropReason::UnknownCommId),
-            Next::Same,
-            &[],
-            None,
-        ),
-        _ => return None,
+    const NOTHING: &[&str] = &[];
+    let made = |place, sends, events| (Answer::Advance, Next::To(place), sends, events);
+    let unknown = |sends: &'static [MessageName]| {
+        let answer = Answer::Drop(DropReason::UnknownCommId);
+        (answer, Next::Same, sends, NOTHING)
     };
+    let (answer, next, sends, events): (_, _, &'static [MessageName], &'static [&'static str]) =
+        match input {
+            Input::Connect => made(Place::ReqSent, &[MessageName::Req][..], &[][..]),
+            Input::SidrRequest => made(Place::SidrReqSent, &[MessageName::SidrReq], &[]),
+            Input::ReqAgain => made(Place::ReqRcvd, &[], &["ReqReceived"]),
+            Input::SidrReq => made(Place::SidrReqRcvd, &[], &["SidrReqReceived"]),
+            Input::Dreq => unknown(&[Drep]),
+            Input::Lap => unknown(&[Apr]),
+            Input::MraOfReq
+            | Input::MraOfRep
+            | Input::MraOfLap
+            | Input::Rep
+            | Input::Rtu
+            | Input::Rej
+            | Input::RejStale
+            | Input::RejTimeout
+            | Input::Drep
+            | Input::Apr
+            | Input::SidrRep => unknown(&[]),
+            _ => return None,
+        };
     Some(Transition {
-        state: None,
+        place: None,
         input,
         answer,
         next,
         sends,
-        event,
+        events,
     })
 }
 
-/// What an input does in the states that no rule names.
+/// Each place and input that a rule names, as often as rules name it.
+#[cfg(test)]
+pub(crate) fn ruled_pairs() -> impl Iterator<Item = (Place, Input)> {
+    RULES
+        .iter()
+        .flat_map(|rule| rule.places.iter().map(|place| (*place, rule.input)))
+}
+
+/// What an input does in the places that no rule names.
 const fn otherwise(input: Input) -> Answer {
     match input {
         Input::ReqAgain => Answer::Drop(DropReason::Duplicate),
-        Input::MraOfReq | Input::RejTimeout | Input::ReqOfSameQp => Answer::NotOurs,
+        Input::MraOfReq
+        | Input::RejTimeout
+        | Input::ReqOfSameQp
+        | Input::SidrReq
+        | Input::SidrRep => Answer::NotOurs,
         Input::MraOfRep
+        | Input::MraOfLap
         | Input::Rep
         | Input::RepOfStaleQp
         | Input::Rtu
         | Input::Rej
         | Input::RejStale
         | Input::Dreq
-        | Input::Drep => Answer::Drop(DropReason::UnexpectedInState),
+        | Input::Drep
+        | Input::Lap
+        | Input::LapOfActive
+        | Input::LapAgain
+        | Input::LapOfOtherQp
+        | Input::Apr => Answer::Drop(DropReason::UnexpectedInState),
         Input::DreqOfOtherQp => Answer::Drop(DropReason::QpnMismatch),
         Input::Accept
         | Input::Establish
         | Input::NotifyEstablished
         | Input::Reject
         | Input::SendMra
+        | Input::LoadAlternatePath
+        | Input::AnswerAlternatePath
+        | Input::SidrReply
         | Input::Disconnect
         | Input::ReplyDisconnect
         | Input::DropRequest
-        | Input::Destroy => Answer::Misuse,
+        | Input::Destroy
+        | Input::Connect
+        | Input::SidrRequest => Answer::Misuse,
         Input::ReplyTimeout | Input::LastReplyTimeout | Input::Deadline | Input::TimewaitOver => {
             Answer::NoTimer
         }
     }
 }
 
-const fn advance(
-    input: Input,
-    states: &'static [StateName],
-    next: StateName,
-    sends: &'static [MessageName],
-    event: Option<&'static str>,
-) -> Rule {
-    Rule {
-        input,
-        states,
-        answer: Answer::Advance,
-        next: Next::To(next),
-        sends,
-        event,
-    }
-}
-
-const fn again(input: Input, states: &'static [StateName], sends: &'static [MessageName]) -> Rule {
-    Rule {
-        input,
-        states,
-        answer: Answer::Again,
-        next: Next::Same,
-        sends,
-        event: None,
-    }
-}
-
-const fn dropped(
-    input: Input,
-    states: &'static [StateName],
-    reason: DropReason,
-    sends: &'static [MessageName],
-) -> Rule {
-    Rule {
-        input,
-        states,
-        answer: Answer::Drop(reason),
-        next: Next::Same,
-        sends,
-        event: None,
-    }
-}
-
-const fn not_ours(
-    input: Input,
-    states: &'static [StateName],
-    sends: &'static [MessageName],
-    event: Option<&'static str>,
-) -> Rule {
-    Rule {
-        input,
-        states,
-        answer: Answer::NotOurs,
-        next: Next::Same,
-        sends,
-        event,
-    }
-}
-
-const fn gone(input: Input, states: &'static [StateName], sends: &'static [MessageName]) -> Rule {
-    Rule {
-        input,
-        states,
-        answer: Answer::Advance,
-        next: Next::Gone,
-        sends,
-        event: None,
-    }
-}
-
-/// The states in which the peer is known and the index finds the connection, except ESTABLISHED.
-const LIVE: &[StateName] = &[
-    RepRcvd, MraRepSent, ReqRcvd, MraReqSent, RepSent, MraRepRcvd, DreqSent, DreqRcvd,
-];
-/// The states in which a REJ ends a connection that never was one.
-const PENDING: &[StateName] = &[
-    ReqSent, MraReqRcvd, ReqRcvd, MraReqSent, RepSent, MraRepRcvd,
-];
-
-const RULES: &[Rule] = &[
-    // Messages of establishment.
-    again(Input::ReqAgain, &[MraReqSent], &[Mra]),
-    dropped(
-        Input::ReqAgain,
-        &[
-            ReqRcvd,
-            RepSent,
-            MraRepRcvd,
-            Established,
-            RepRcvd,
-            MraRepSent,
-            DreqSent,
-            DreqRcvd,
-        ],
-        DropReason::Duplicate,
-        &[],
-    ),
-    not_ours(
-        Input::ReqAgain,
-        &[Idle, ReqSent, MraReqRcvd, Timewait],
-        &[],
-        Some("ReqReceived"),
-    ),
-    dropped(
-        Input::ReqOfSameQp,
-        LIVE,
-        DropReason::StaleConnection,
-        &[Rej],
-    ),
-    Rule {
-        input: Input::ReqOfSameQp,
-        states: &[Established],
-        answer: Answer::Drop(DropReason::StaleConnection),
-        next: Next::To(DreqSent),
-        sends: &[Rej, Dreq],
-        event: None,
-    },
-    not_ours(
-        Input::ReqOfSameQp,
-        &[Idle, ReqSent, MraReqRcvd, Timewait],
-        &[],
-        Some("ReqReceived"),
-    ),
-    advance(
-        Input::MraOfReq,
-        &[ReqSent],
-        MraReqRcvd,
-        &[],
-        Some("MraReceived"),
-    ),
-    dropped(Input::MraOfReq, &[MraReqRcvd], DropReason::Duplicate, &[]),
-    advance(
-        Input::MraOfRep,
-        &[RepSent],
-        MraRepRcvd,
-        &[],
-        Some("MraReceived"),
-    ),
-    dropped(Input::MraOfRep, &[MraRepRcvd], DropReason::Duplicate, &[]),
-    not_ours(Input::MraOfRep, &[ReqSent, MraReqRcvd], &[], None),
-    advance(
-        Input::Rep,
-        &[ReqSent, MraReqRcvd],
-        RepRcvd,
-        &[],
-        Some("RepReceived"),
-    ),
-    dropped(Input::Rep, &[RepRcvd], DropReason::Duplicate, &[]),
-    again(Input::Rep, &[MraRepSent], &[Mra]),
-    again(Input::Rep, &[Established], &[Rtu]),
-    // Once the peer is known, its comm id counts and not its QP.
-    dropped(Input::RepOfStaleQp, &[RepRcvd], DropReason::Duplicate, &[]),
-    again(Input::RepOfStaleQp, &[MraRepSent], &[Mra]),
-    again(Input::RepOfStaleQp, &[Established], &[Rtu]),
-    dropped(
-        Input::RepOfStaleQp,
-        &[ReqSent, MraReqRcvd],
-        DropReason::StaleConnection,
-        &[Rej, Dreq],
-    ),
-    advance(
-        Input::Rtu,
-        &[RepSent, MraRepRcvd],
-        Established,
-        &[],
-        Some("RtuReceived"),
-    ),
-    dropped(Input::Rtu, &[Established], DropReason::Duplicate, &[]),
-    not_ours(Input::Rtu, &[ReqSent, MraReqRcvd], &[], None),
-    // Rejections.
-    advance(Input::Rej, PENDING, Idle, &[], Some("RejReceived")),
-    advance(
-        Input::Rej,
-        &[RepRcvd, MraRepSent, Established, DreqSent],
-        Timewait,
-        &[],
-        Some("RejReceived"),
-    ),
-    advance(Input::RejStale, PENDING, Timewait, &[], Some("RejReceived")),
-    advance(
-        Input::RejStale,
-        &[RepRcvd, MraRepSent, Established, DreqSent],
-        Timewait,
-        &[],
-        Some("RejReceived"),
-    ),
-    advance(
-        Input::RejTimeout,
-        &[ReqRcvd, MraReqSent, RepSent, MraRepRcvd],
-        Idle,
-        &[],
-        Some("RejReceived"),
-    ),
-    advance(
-        Input::RejTimeout,
-        &[RepRcvd, MraRepSent, Established, DreqSent],
-        Timewait,
-        &[],
-        Some("RejReceived"),
-    ),
-    dropped(
-        Input::RejTimeout,
-        &[DreqRcvd],
-        DropReason::UnexpectedInState,
-        &[],
-    ),
-    // Disconnection.
-    advance(
-        Input::Dreq,
-        &[RepSent, MraRepRcvd, Established, DreqSent],
-        DreqRcvd,
-        &[],
-        Some("DreqReceived"),
-    ),
-    dropped(Input::Dreq, &[DreqRcvd], DropReason::Duplicate, &[]),
-    again(Input::Dreq, &[Timewait, Idle], &[Drep]),
-    not_ours(Input::Dreq, &[ReqSent, MraReqRcvd], &[Drep], None),
-    not_ours(Input::DreqOfOtherQp, &[ReqSent, MraReqRcvd], &[Drep], None),
-    advance(
-        Input::Drep,
-        &[DreqSent, DreqRcvd],
-        Timewait,
-        &[],
-        Some("DrepReceived"),
-    ),
-    not_ours(Input::Drep, &[ReqSent, MraReqRcvd], &[], None),
-    // Calls.
-    advance(Input::Accept, &[ReqRcvd, MraReqSent], RepSent, &[Rep], None),
-    advance(
-        Input::Establish,
-        &[RepRcvd, MraRepSent],
-        Established,
-        &[Rtu],
-        None,
-    ),
-    advance(
-        Input::NotifyEstablished,
-        &[RepSent, MraRepRcvd],
-        Established,
-        &[],
-        Some("UserEstablished"),
-    ),
-    advance(
-        Input::Reject,
-        &[
-            ReqSent, MraReqRcvd, RepRcvd, MraRepSent, ReqRcvd, MraReqSent,
-        ],
-        Idle,
-        &[Rej],
-        None,
-    ),
-    advance(
-        Input::Reject,
-        &[RepSent, MraRepRcvd],
-        Timewait,
-        &[Rej],
-        None,
-    ),
-    advance(Input::SendMra, &[ReqRcvd], MraReqSent, &[], None),
-    advance(Input::SendMra, &[RepRcvd], MraRepSent, &[], None),
-    advance(Input::Disconnect, &[Established], DreqSent, &[Dreq], None),
-    advance(Input::ReplyDisconnect, &[DreqRcvd], Timewait, &[Drep], None),
-    gone(Input::DropRequest, &[ReqRcvd, MraReqSent], &[]),
-    gone(Input::Destroy, &[Idle, DreqSent, Timewait], &[]),
-    gone(
-        Input::Destroy,
-        &[
-            ReqSent, MraReqRcvd, RepRcvd, MraRepSent, ReqRcvd, MraReqSent, RepSent, MraRepRcvd,
-        ],
-        &[Rej],
-    ),
-    gone(Input::Destroy, &[Established], &[Dreq]),
-    gone(Input::Destroy, &[DreqRcvd], &[Drep]),
-    // Timers.
-    again(Input::ReplyTimeout, &[ReqSent, MraReqRcvd], &[Req]),
-    again(Input::ReplyTimeout, &[RepSent, MraRepRcvd], &[Rep]),
-    again(Input::ReplyTimeout, &[DreqSent], &[Dreq]),
-    advance(
-        Input::LastReplyTimeout,
-        &[ReqSent, MraReqRcvd],
-        Idle,
-        &[Rej],
-        Some("ReqError"),
-    ),
-    advance(
-        Input::LastReplyTimeout,
-        &[RepSent, MraRepRcvd],
-        Idle,
-        &[Rej],
-        Some("RepError"),
-    ),
-    advance(
-        Input::LastReplyTimeout,
-        &[DreqSent],
-        Timewait,
-        &[],
-        Some("DreqError"),
-    ),
-    advance(
-        Input::Deadline,
-        &[ReqSent, MraReqRcvd],
-        Idle,
-        &[Rej],
-        Some("ReqError"),
-    ),
-    advance(
-        Input::TimewaitOver,
-        &[Timewait],
-        Idle,
-        &[],
-        Some("TimewaitExit"),
-    ),
-];
-
 impl fmt::Display for Transition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state.map_or("(none)", StateName::as_str);
+        let place = self.place.map_or("(none)", Place::as_str);
         let next = match self.next {
             Next::Same => "same",
-            Next::To(state) => state.as_str(),
+            Next::To(place) => place.as_str(),
             Next::Gone => "(none)",
         };
         let sends: Vec<_> = self.sends.iter().map(|message| message.as_str()).collect();
         let line = format!(
-            "{state:<12}  {:<20}  {:<30}  {next:<12}  {:<9}  {}",
+            "{place:<13}  {:<23}  {:<30}  {next:<13}  {:<9}  {}",
             self.input,
             self.answer,
-            if sends.is_empty() {
-                "-".to_owned()
-            } else {
-                sends.join(" ")
-            },
-            self.event.unwrap_or("-"),
+            listed(&sends),
+            listed(self.events),
         );
         f.write_str(line.trim_end())
+    }
+}
+
+/// A list in one column.
+fn listed(words: &[&str]) -> String {
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join(" ")
     }
 }

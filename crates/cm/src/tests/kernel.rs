@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oarlock_wire::cm::{CmMessage, Drep, Dreq, Rep, Req, Rtu};
+use oarlock_wire::cm::{CmMessage, Drep, Dreq, Rep, Req, Rtu, SidrRep, SidrReq};
 use oarlock_wire::layout::Field;
 use oarlock_wire::mad::{AttributeId, MAD_HEADER_LEN, MAD_LEN, MadHeader};
 use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, Psn, Qpn, Time, TransportService};
@@ -13,7 +13,7 @@ use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, Psn, Qpn, Time, Transport
 use crate::{AcceptParams, Cm, Config, ConnId, ConnectParams, Event, Seed, StateName, ack_timeout};
 
 const RPING: &[u8] = include_bytes!("../../../wire/fixtures/wire-rping.pcap");
-const CM_MADS: &[u8] = include_bytes!("../../../wire/fixtures/wire-cm-mads.pcap");
+pub(super) const CM_MADS: &[u8] = include_bytes!("../../../wire/fixtures/wire-cm-mads.pcap");
 
 /// The packet life time of RoCE in the recorded kernels. (Later ones use 16.)
 const PACKET_LIFE_TIME: IbTimeout = IbTimeout::truncate(18);
@@ -22,14 +22,14 @@ const CA_ACK_DELAY: IbTimeout = IbTimeout::truncate(15);
 
 /// A management datagram of a recording, as its receiver saw it.
 #[derive(Clone, Copy)]
-struct Recorded {
+pub(super) struct Recorded {
     /// From its receiver to its sender.
-    av: AddressVector,
-    mad: [u8; MAD_LEN],
+    pub(super) av: AddressVector,
+    pub(super) mad: [u8; MAD_LEN],
 }
 
 impl Recorded {
-    fn message(&self) -> CmMessage {
+    pub(super) fn message(&self) -> CmMessage {
         CmMessage::parse(&self.mad).expect("a kernel sent it").1
     }
 }
@@ -113,7 +113,7 @@ fn packets(pcap: &[u8]) -> Vec<(AddressVector, &[u8])> {
 }
 
 /// The management datagrams of a recording, in order.
-fn recorded(pcap: &[u8]) -> Vec<Recorded> {
+pub(super) fn recorded(pcap: &[u8]) -> Vec<Recorded> {
     const UD_SEND_ONLY: u8 = 0x64;
     let headers = 12 + 8;
     packets(pcap)
@@ -133,10 +133,11 @@ fn exchanges(pcap: &[u8]) -> Vec<Exchange> {
     let mut by_active_id: BTreeMap<_, Vec<Recorded>> = BTreeMap::new();
     let mut active_ids = BTreeSet::new();
     for one in recorded(pcap) {
-        // The datagram service is not ours to judge.
-        let Ok((_, message)) = CmMessage::parse(&one.mad) else {
+        let message = one.message();
+        // Resolutions are judged in `kernel_sidr`.
+        if matches!(message, CmMessage::SidrReq(_) | CmMessage::SidrRep(_)) {
             continue;
-        };
+        }
         if let CmMessage::Req(req) = &message {
             active_ids.insert(req.local_comm_id);
         }
@@ -170,7 +171,7 @@ fn exchanges(pcap: &[u8]) -> Vec<Exchange> {
 
 /// The names of the fields in which two messages differ: the common header, the message's field table, the private data.
 /// Bits in no field count as one more, "reserved bits".
-fn differences(ours: &[u8; MAD_LEN], kernels: &[u8; MAD_LEN]) -> Vec<String> {
+pub(super) fn differences(ours: &[u8; MAD_LEN], kernels: &[u8; MAD_LEN]) -> Vec<String> {
     if ours == kernels {
         return Vec::new();
     }
@@ -212,12 +213,14 @@ fn table(attribute: AttributeId) -> (&'static [Field], usize) {
         AttributeId::RTU => (Rtu::FIELDS, 8),
         AttributeId::DREQ => (Dreq::FIELDS, 12),
         AttributeId::DREP => (Drep::FIELDS, 8),
+        AttributeId::SIDR_REQ => (SidrReq::FIELDS, 16),
+        AttributeId::SIDR_REP => (SidrRep::FIELDS, 96),
         other => panic!("{other} is not in the recordings"),
     }
 }
 
 /// A manager in a kernel's place, whose next connection gets the comm id that the kernel's got.
-fn in_place_of(guid: oarlock_wire::Guid, comm_id: oarlock_wire::CommId) -> Cm {
+pub(super) fn in_place_of(guid: oarlock_wire::Guid, comm_id: oarlock_wire::CommId) -> Cm {
     let mut cm = Cm::new(
         Config {
             ca_guid: guid,

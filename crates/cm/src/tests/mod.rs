@@ -2,11 +2,17 @@
 
 mod active;
 mod calls;
+mod document;
 mod kernel;
+mod kernel_sidr;
 mod ladders;
+mod lap;
 mod limits;
 mod operations;
 mod passive;
+mod reasons;
+mod restarts;
+mod sidr;
 mod simulation;
 mod strangers;
 mod support;

@@ -97,7 +97,7 @@ proptest! {
             }
             prop_assert_eq!(pair.cms[side].connections(), 0);
             prop_assert_eq!(pair.cms[side].half_open(), 0);
-            prop_assert_eq!(pair.cms[side].footprint(), ([0, 0, 0], 0));
+            prop_assert_eq!(pair.cms[side].footprint(), ([0; 4], 0));
             prop_assert_eq!(pair.cms[side].poll_event(), None);
         }
     }

@@ -230,7 +230,7 @@ fn check(seed: u64, loss: f64) {
         assert_eq!(cm.half_open(), 0, "side {side}");
         assert_eq!(
             cm.footprint(),
-            ([0, 0, 0], 0),
+            ([0; 4], 0),
             "side {side}: no comm id, no index entry and no timer is left"
         );
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use oarlock_sim::{Clock, Ladder, Network, NetworkConfig};
 use oarlock_wire::pretty::AnyMad;
-use oarlock_wire::{AddressVector, CmMessage, Gid, Guid, Psn, Qpn, ServiceId, Time, earliest};
+use oarlock_wire::{
+    AddressVector, CmMessage, Gid, Guid, Psn, Qpn, ServiceId, Time, TransactionId, earliest,
+};
 
 use crate::{
     AcceptParams, Cm, Config, ConnId, ConnectParams, Event, ListenerId, Seed, StateName, Transmit,
@@ -202,10 +204,19 @@ impl Pair {
         path: &AddressVector,
         message: impl Into<CmMessage>,
     ) {
+        self.inject_as(side, path, TransactionId(0x7777), message);
+    }
+
+    /// As `inject_from`, for a message of a certain transaction.
+    pub(super) fn inject_as(
+        &mut self,
+        side: usize,
+        path: &AddressVector,
+        transaction_id: TransactionId,
+        message: impl Into<CmMessage>,
+    ) {
         let mut mad = [0; 256];
-        message
-            .into()
-            .emit(oarlock_wire::TransactionId(0x7777), &mut mad);
+        message.into().emit(transaction_id, &mut mad);
         let now = self.now();
         self.cms[side].handle_mad(now, path, &mad);
     }

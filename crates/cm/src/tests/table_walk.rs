@@ -3,18 +3,29 @@
 use std::time::Duration;
 
 use oarlock_sim::assert_snapshot;
-use oarlock_wire::cm::{CmMessage, Drep, Dreq, MessageKind, Mra, PrivateData, Rej, Rep, Req, Rtu};
-use oarlock_wire::{CommId, Guid, IbTimeout, Qpn, RejReason};
+use oarlock_wire::cm::{
+    AlternatePath, Apr, CmMessage, Drep, Dreq, Lap, MessageKind, Mra, PrivateData, Rej, Rep, Req,
+    Rtu, SidrRep, SidrReq,
+};
+use oarlock_wire::mad::MadHeader;
+use oarlock_wire::{AprStatus, CommId, Guid, IbTimeout, Qpn, RejReason, TransactionId};
 
-use super::support::{A, B, GUID, Pair, QPN, accept_params, av, connect_params, gid, named, parse};
-use crate::table::{Answer, Input, Next, Transition, transition, transitions, without_connection};
-use crate::{Config, ConnId, ConnectParams, DropReason, Error, StateName};
+use super::support::{
+    A, B, GUID, Pair, QPN, SERVICE, accept_params, av, connect_params, gid, named, parse,
+};
+use crate::table::{
+    Answer, Input, Next, Place, Transition, transition, transitions, without_connection,
+};
+use crate::{
+    AlternatePathParams, Config, ConnId, ConnectParams, DropReason, Error, SidrReplyParams,
+};
+use crate::{SidrParams, StateName, Transmit};
 
 #[test]
 fn the_table_is_the_reviewed_one() {
     let mut text = format!(
-        "{:<12}  {:<20}  {:<30}  {:<12}  {:<9}  event\n",
-        "state", "input", "answer", "next", "sends"
+        "{:<13}  {:<23}  {:<30}  {:<13}  {:<9}  events\n",
+        "place", "input", "answer", "next", "sends"
     );
     for transition in transitions() {
         text += &format!("{transition}\n");
@@ -31,30 +42,31 @@ fn the_table_is_the_reviewed_one() {
 #[test]
 fn every_input_in_every_state_does_what_the_table_says() {
     let mut executed = 0;
-    for state in StateName::ALL {
-        for input in Input::ALL {
-            for side in sides(*state, *input) {
-                if let Some(scene) = Scene::new(*state, *input, side) {
-                    scene.check(transition(*state, *input));
+    for place in Place::ALL {
+        for input in Input::ALL.iter().filter(|input| !input.makes_one()) {
+            for side in sides(*place, *input) {
+                if let Some(scene) = Scene::new(*place, *input, side) {
+                    scene.check(transition(*place, *input));
                     executed += 1;
                 } else {
                     assert_eq!(
-                        transition(*state, *input).answer,
+                        transition(*place, *input).answer,
                         Answer::NoTimer,
-                        "{state} {input}: not executed"
+                        "{place} {input}: not executed"
                     );
                 }
             }
         }
     }
-    // 13 states and 26 inputs, less the timers that do not exist, and some on both sides.
-    assert!(executed > 300, "{executed} rows executed");
+    // 21 places and 37 inputs, less the timers that do not exist, and some on both sides.
+    assert!(executed > 900, "{executed} rows executed");
 }
 
 #[test]
 fn every_message_without_a_connection_does_what_the_table_says() {
     for transition in Input::ALL
         .iter()
+        .filter(|input| !input.makes_one())
         .filter_map(|input| without_connection(*input))
     {
         let mut pair = Pair::new();
@@ -68,6 +80,7 @@ fn every_message_without_a_connection_does_what_the_table_says() {
                 qpn: QPN[A],
                 local_qpn: QPN[B],
                 has_peer: true,
+                lap_tid: TransactionId(0x7777),
             },
         );
         let before = pair.cms[B].counters().clone();
@@ -87,12 +100,8 @@ fn every_message_without_a_connection_does_what_the_table_says() {
                 .collect::<Vec<_>>(),
             "{transition}"
         );
-        assert_eq!(
-            pair.event_names(B),
-            transition.event.into_iter().collect::<Vec<_>>(),
-            "{transition}"
-        );
-        let made = usize::from(transition.next == Next::To(StateName::ReqRcvd));
+        assert_eq!(pair.event_names(B), transition.events, "{transition}");
+        let made = usize::from(transition.answer == Answer::Advance);
         assert_eq!(pair.cms[B].connections(), made, "{transition}");
         if let Answer::Drop(reason) = transition.answer {
             assert_eq!(
@@ -105,22 +114,34 @@ fn every_message_without_a_connection_does_what_the_table_says() {
 }
 
 /// The side on which a state exists; where both know it, both are tried unless the input belongs to one of them.
-pub(super) fn sides(state: StateName, input: Input) -> Vec<usize> {
-    let by_state: &[usize] = match state {
-        StateName::ReqSent | StateName::MraReqRcvd | StateName::RepRcvd | StateName::MraRepSent => {
-            &[A]
-        }
-        StateName::ReqRcvd | StateName::MraReqSent | StateName::RepSent | StateName::MraRepRcvd => {
-            &[B]
-        }
+pub(super) fn sides(place: Place, input: Input) -> Vec<usize> {
+    let by_place: &[usize] = match place {
+        Place::ReqSent
+        | Place::MraReqRcvd
+        | Place::RepRcvd
+        | Place::MraRepSent
+        | Place::SidrReqSent
+        | Place::SidrRepRcvd => &[A],
+        Place::ReqRcvd
+        | Place::MraReqSent
+        | Place::RepSent
+        | Place::MraRepRcvd
+        | Place::SidrReqRcvd
+        | Place::SidrRepSent => &[B],
         _ => &[A, B],
     };
-    let passive_of_rep =
-        matches!(input, Input::Rep | Input::RepOfStaleQp) && state == StateName::Established;
-    by_state
+    // A is the active side of every connection.
+    let by_input: &[usize] = match input {
+        Input::Rep | Input::RepOfStaleQp if place.state() == StateName::Established => &[A],
+        Input::LapAgain if matches!(place, Place::LapSent | Place::MraLapRcvd) => &[A],
+        Input::Lap if place.state() == StateName::Established => &[A],
+        Input::LapOfActive if place.state() == StateName::Established => &[B],
+        _ => &[A, B],
+    };
+    by_place
         .iter()
         .copied()
-        .filter(|side| !(passive_of_rep && *side == B))
+        .filter(|side| by_input.contains(side))
         .collect()
 }
 
@@ -131,6 +152,8 @@ pub(super) struct Scene {
     pub(super) id: ConnId,
     input: Input,
     pub(super) names: Names,
+    /// What the input is a repetition of.
+    recorded: Option<(usize, Transmit)>,
 }
 
 /// What a message for the connection says.
@@ -141,11 +164,14 @@ pub(super) struct Names {
     qpn: Qpn,
     local_qpn: Qpn,
     has_peer: bool,
+    /// The transaction of the last LAP of the connection that is addressed.
+    lap_tid: TransactionId,
 }
 
 impl Scene {
     /// `None` if the input cannot happen in this state, which only holds for timers that are not armed.
-    pub(super) fn new(state: StateName, input: Input, side: usize) -> Option<Self> {
+    pub(super) fn new(place: Place, input: Input, side: usize) -> Option<Self> {
+        let state = place.state();
         let retries = if input == Input::LastReplyTimeout {
             0
         } else {
@@ -158,22 +184,24 @@ impl Scene {
         };
         let mut pair = Pair::with([config(A), config(B)], Default::default(), 1);
         let deadline = (input == Input::Deadline).then_some(Duration::from_millis(1));
-        let (active, passive) = reach(
-            &mut pair,
-            state,
-            side,
-            ConnectParams {
-                max_cm_retries: retries,
-                deadline,
-                ..connect_params()
-            },
-        );
+        let params = ConnectParams {
+            max_cm_retries: retries,
+            deadline,
+            ..connect_params()
+        };
+        let (active, passive) = reach(&mut pair, place, side, params);
+        if input == Input::LapAgain && place == Place::Established {
+            let ids = [active, passive.expect("reached on both sides")];
+            receive_lap(&mut pair, side, ids);
+            answer_lap(&mut pair, side, ids[side]);
+        }
         let id = if side == A {
             active
         } else {
             passive.expect("reached on both sides")
         };
         assert_eq!(pair.state(side, id), state, "the scene is set");
+        assert_eq!(pair.cms[side].lap_state(id), Some(place.lap()));
 
         let other = passive
             .filter(|_| side == A)
@@ -196,14 +224,34 @@ impl Scene {
             } else {
                 QPN[side]
             },
-            has_peer: !matches!(state, StateName::ReqSent | StateName::MraReqRcvd),
+            has_peer: !matches!(
+                place,
+                Place::ReqSent
+                    | Place::MraReqRcvd
+                    | Place::SidrReqSent
+                    | Place::SidrRepRcvd
+                    | Place::SidrReqRcvd
+                    | Place::SidrRepSent
+            ),
+            lap_tid: named(&pair.sent, "LAP")
+                .last()
+                .map_or(TransactionId(0x7777), |(_, lap)| {
+                    MadHeader::parse(&lap.mad).transaction_id
+                }),
         };
+        let last_lap = named(&pair.sent, "LAP").last().copied();
+        let sidr_req = named(&pair.sent, "SIDR_REQ").last().copied();
         let timer_exists = match input {
             Input::ReplyTimeout | Input::LastReplyTimeout => {
                 pair.cms[side].poll_timeout().is_some() && state != StateName::Timewait
             }
             Input::TimewaitOver => state == StateName::Timewait,
-            Input::Deadline => matches!(state, StateName::ReqSent | StateName::MraReqRcvd),
+            Input::Deadline => {
+                matches!(
+                    place,
+                    Place::ReqSent | Place::MraReqRcvd | Place::SidrReqSent
+                )
+            }
             _ => true,
         };
         pair.sent.clear();
@@ -214,6 +262,11 @@ impl Scene {
             id,
             input,
             names,
+            recorded: match input {
+                Input::LapAgain => last_lap.filter(|(from, _)| *from != side),
+                Input::SidrReq => sidr_req,
+                _ => None,
+            },
         })
     }
 
@@ -242,13 +295,16 @@ impl Scene {
         );
         assert_eq!(
             self.pair.event_names(self.side),
-            row.event.into_iter().collect::<Vec<_>>(),
+            row.events,
             "events: {row}"
         );
-        let after = self.pair.cms[self.side].state(self.id);
+        let after = self.pair.cms[self.side]
+            .state(self.id)
+            .zip(self.pair.cms[self.side].lap_state(self.id));
+        let known_as = |place: Place| Some((place.state(), place.lap()));
         match row.next {
-            Next::Same => assert_eq!(after, row.state, "next: {row}"),
-            Next::To(next) => assert_eq!(after, Some(next), "next: {row}"),
+            Next::Same => assert_eq!(after, row.place.and_then(known_as), "next: {row}"),
+            Next::To(next) => assert_eq!(after, known_as(next), "next: {row}"),
             Next::Gone => {
                 assert_eq!(after, None, "next: {row}");
                 assert_eq!(
@@ -263,7 +319,10 @@ impl Scene {
         match row.answer {
             Answer::Drop(reason) => assert_eq!(dropped(reason), 1, "counted: {row}"),
             Answer::Misuse => assert!(
-                matches!(result, Err(Error::WrongState { .. })),
+                matches!(
+                    result,
+                    Err(Error::WrongState { .. } | Error::WrongLapState { .. })
+                ),
                 "misuse: {row}: {result:?}"
             ),
             Answer::Advance | Answer::Again => {
@@ -278,8 +337,17 @@ impl Scene {
 
     fn apply(&mut self) -> Result<(), Error> {
         let (side, id) = (self.side, self.id);
+        if let Some((_, transmit)) = self.recorded {
+            let now = self.pair.now();
+            self.pair.cms[side].handle_mad(now, &transmit.av.reversed(), &transmit.mad);
+            return Ok(());
+        }
         if let Some(message) = message(self.input, &self.names) {
-            self.pair.inject_message(side, message);
+            let tid = match self.input {
+                Input::Apr => self.names.lap_tid,
+                _ => TransactionId(0x7777),
+            };
+            self.pair.inject_as(side, &av(side), tid, message);
             return Ok(());
         }
         let now = self.pair.now();
@@ -290,6 +358,11 @@ impl Scene {
             Input::NotifyEstablished => cm.notify_established(now, id),
             Input::Reject => cm.reject(now, id, RejReason::CONSUMER_DEFINED, &[], &[]),
             Input::SendMra => cm.send_mra(now, id, IbTimeout::truncate(24)),
+            Input::LoadAlternatePath => cm.load_alternate_path(now, id, alternate_path(side)),
+            Input::AnswerAlternatePath => {
+                cm.answer_alternate_path(now, id, AprStatus::SUCCESS, &[], &[])
+            }
+            Input::SidrReply => cm.sidr_reply(now, id, SidrReplyParams::default()),
             Input::Disconnect => cm.disconnect(now, id, &[]),
             Input::ReplyDisconnect => cm.reply_disconnect(now, id, &[]),
             Input::DropRequest => cm.drop_request(now, id),
@@ -390,11 +463,37 @@ pub(super) fn message(input: Input, names: &Names) -> Option<CmMessage> {
         remote_qpn,
         ..Dreq::default()
     };
+    let lap = |remote_qpn| Lap {
+        local_comm_id,
+        remote_comm_id,
+        remote_qpn,
+        ..Lap::default()
+    };
     Some(match input {
         Input::ReqAgain => req(local_comm_id).into(),
         Input::ReqOfSameQp => req(CommId(local_comm_id.0 ^ 0xFFFF)).into(),
         Input::MraOfReq => mra(MessageKind::REQ).into(),
         Input::MraOfRep => mra(MessageKind::REP).into(),
+        Input::MraOfLap => mra(MessageKind::OTHER).into(),
+        Input::Lap | Input::LapOfActive | Input::LapAgain => lap(names.local_qpn).into(),
+        Input::LapOfOtherQp => lap(Qpn::truncate(0x9999)).into(),
+        Input::Apr => Apr {
+            local_comm_id,
+            remote_comm_id,
+            ..Apr::default()
+        }
+        .into(),
+        Input::SidrReq => SidrReq {
+            request_id: local_comm_id,
+            service_id: SERVICE,
+            ..SidrReq::default()
+        }
+        .into(),
+        Input::SidrRep => SidrRep {
+            request_id: remote_comm_id,
+            ..SidrRep::default()
+        }
+        .into(),
         Input::Rep => rep(names.qpn).into(),
         Input::RepOfStaleQp => rep(Qpn::truncate(STALE_QPN)).into(),
         Input::Rtu => Rtu {
@@ -429,15 +528,16 @@ pub(super) fn message(input: Input, names: &Names) -> Option<CmMessage> {
 /// Brings a connection on `side` into `state`, by real exchanges.
 fn reach(
     pair: &mut Pair,
-    state: StateName,
+    place: Place,
     side: usize,
     params: ConnectParams,
 ) -> (ConnId, Option<ConnId>) {
-    let now = pair.now();
+    let (now, state) = (pair.now(), place.state());
     // Both sides must be able to be asked.
-    pair.cms[A]
-        .listen(super::support::SERVICE)
-        .expect("the first listener");
+    pair.cms[A].listen(SERVICE).expect("the first listener");
+    if let Some(ids) = reach_resolution(pair, place, &params) {
+        return ids;
+    }
     let active = pair.cms[A].connect(now, params).expect("correct");
     if state == StateName::ReqSent {
         pair.drain(A);
@@ -488,6 +588,7 @@ fn reach(
     pair.complete(A, active);
     let ids = [active, passive];
     if state == StateName::Established {
+        reach_lap(pair, place, side, ids);
         return both;
     }
     // In DREQ_SENT and beyond, `side` has disconnected; in DREQ_RCVD the other one has.
@@ -508,6 +609,90 @@ fn reach(
     both
 }
 
+/// Brings a resolution into `place`; `None` if it is not the place of one. The asking side's id comes first.
+fn reach_resolution(
+    pair: &mut Pair,
+    place: Place,
+    params: &ConnectParams,
+) -> Option<(ConnId, Option<ConnId>)> {
+    if !matches!(
+        place,
+        Place::SidrReqSent | Place::SidrRepRcvd | Place::SidrReqRcvd | Place::SidrRepSent
+    ) {
+        return None;
+    }
+    let now = pair.now();
+    let sidr = SidrParams {
+        max_cm_retries: params.max_cm_retries,
+        deadline: params.deadline,
+        ..SidrParams::new(av(A), SERVICE)
+    };
+    let asking = pair.cms[A].sidr_request(now, sidr).expect("correct");
+    if place == Place::SidrReqSent {
+        pair.drain(A);
+        return Some((asking, None));
+    }
+    pair.drive();
+    let crate::Event::SidrReqReceived { id: serving, .. } = pair.event(B) else {
+        panic!("no request")
+    };
+    if place != Place::SidrReqRcvd {
+        pair.cms[B]
+            .sidr_reply(pair.clock.now(), serving, SidrReplyParams::default())
+            .expect("a request waits");
+        pair.drive();
+    }
+    Some((asking, Some(serving)))
+}
+
+/// Brings an established connection into `place` on `side`, as far as the alternate path goes.
+fn reach_lap(pair: &mut Pair, place: Place, side: usize, ids: [ConnId; 2]) {
+    match place {
+        Place::LapSent | Place::MraLapRcvd => receive_lap(pair, 1 - side, ids),
+        Place::LapRcvd | Place::MraLapSent => receive_lap(pair, side, ids),
+        _ => return,
+    }
+    if matches!(place, Place::MraLapRcvd | Place::MraLapSent) {
+        let asked = if place == Place::MraLapRcvd {
+            1 - side
+        } else {
+            side
+        };
+        pair.cms[asked]
+            .send_mra(pair.clock.now(), ids[asked], IbTimeout::truncate(24))
+            .expect("a LAP waits");
+        let lap = named(&pair.sent, "LAP")[0].1;
+        pair.inject(asked, &lap);
+        pair.drive();
+    }
+}
+
+/// Lets `side` receive a LAP of the other one.
+fn receive_lap(pair: &mut Pair, side: usize, ids: [ConnId; 2]) {
+    let now = pair.now();
+    let other = 1 - side;
+    pair.cms[other]
+        .load_alternate_path(now, ids[other], alternate_path(other))
+        .expect("connected");
+    pair.drive();
+}
+
+fn answer_lap(pair: &mut Pair, side: usize, id: ConnId) {
+    let now = pair.now();
+    pair.cms[side]
+        .answer_alternate_path(now, id, AprStatus::REJECT, &[], &[])
+        .expect("a LAP waits");
+    pair.drive();
+}
+
+fn alternate_path(side: usize) -> AlternatePathParams {
+    AlternatePathParams::new(AlternatePath {
+        local_gid: gid(side),
+        remote_gid: gid(1 - side),
+        ..AlternatePath::default()
+    })
+}
+
 fn mra_of_req() -> Mra {
     Mra {
         local_comm_id: CommId(0x4321),
@@ -520,10 +705,11 @@ fn mra_of_req() -> Mra {
 
 #[test]
 fn every_recorded_message_again_in_every_state_never_makes_a_second_connection_of_a_live_one() {
-    for state in StateName::ALL {
-        for side in sides(*state, Input::Dreq) {
+    for place in Place::ALL {
+        for side in sides(*place, Input::Dreq) {
             let mut pair = Pair::new();
-            let (active, passive) = reach(&mut pair, *state, side, connect_params());
+            let state = place.state();
+            let (active, passive) = reach(&mut pair, *place, side, connect_params());
             let id = if side == A { Some(active) } else { passive }.expect("reached");
             let received: Vec<_> = pair
                 .sent
@@ -537,8 +723,7 @@ fn every_recorded_message_again_in_every_state_never_makes_a_second_connection_o
                 let name = parse(&transmit).name();
                 pair.inject(side, &transmit);
                 let told = pair.event_names(side);
-                let new_request =
-                    name == "REQ" && matches!(state, StateName::Timewait | StateName::Idle);
+                let new_request = name == "REQ" && matches!(place, Place::Timewait | Place::Idle);
                 assert_eq!(
                     told,
                     if new_request {
@@ -546,14 +731,15 @@ fn every_recorded_message_again_in_every_state_never_makes_a_second_connection_o
                     } else {
                         vec![]
                     },
-                    "{state}: {name} again"
+                    "{place}: {name} again"
                 );
                 assert_eq!(
                     pair.cms[side].connections(),
                     before + usize::from(new_request),
-                    "{state}: {name} again"
+                    "{place}: {name} again"
                 );
-                assert_eq!(pair.state(side, id), *state, "{state}: {name} again");
+                assert_eq!(pair.state(side, id), state, "{place}: {name} again");
+                assert_eq!(pair.cms[side].lap_state(id), Some(place.lap()));
                 if new_request {
                     forget_request(&mut pair, side);
                     assert_eq!(pair.cms[side].connections(), before);

@@ -33,11 +33,11 @@ fn a_disconnect_runs_through_timewait_and_leaves_nothing() {
         assert_eq!(pair.state(side, id), StateName::Idle);
         assert_eq!(
             pair.cms[side].footprint(),
-            ([1, 0, 0], 0),
+            ([1, 0, 0, 0], 0),
             "only the comm id is left"
         );
         pair.cms[side].destroy(pair.clock.now(), id);
-        assert_eq!(pair.cms[side].footprint(), ([0, 0, 0], 0));
+        assert_eq!(pair.cms[side].footprint(), ([0; 4], 0));
         assert_eq!(pair.cms[side].connections(), 0);
     }
 }
@@ -309,7 +309,7 @@ fn destroying_an_established_connection_sends_one_dreq_and_forgets() {
     let mut pair = Pair::new();
     let (active, passive) = pair.establish();
     pair.cms[A].destroy(pair.clock.now(), active);
-    assert_eq!(pair.cms[A].footprint(), ([0, 0, 0], 0));
+    assert_eq!(pair.cms[A].footprint(), ([0; 4], 0));
     pair.drive_for(Duration::from_secs(60));
     assert_eq!(named(&pair.sent, "DREQ").len(), 1);
     assert_eq!(pair.event_names(A), [""; 0]);
