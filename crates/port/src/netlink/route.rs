@@ -12,9 +12,9 @@ use std::net::IpAddr;
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// Where to.
+    /// Where to: an address or a multicast group.
     pub destination: IpAddr,
-    /// Where from, if that is fixed.
+    /// Where from, if that is fixed. To a group a packet leaves by the interface that owns this address.
     pub source: Option<IpAddr>,
     /// Interface to leave by, 0 for any; needed for a link-local destination.
     pub interface: u32,
@@ -79,11 +79,20 @@ impl RouteError {
 /// `Unreachable`, with the kernel's errno.
 pub fn route(query: &RouteQuery, interfaces: &[Interface]) -> Result<Route, RouteError> {
     let destination = query.destination;
+    let mut query = *query;
+    if destination.is_multicast() {
+        if let Some(owner) = owner(interfaces, query.source).filter(|_| query.interface == 0) {
+            query.interface = owner.index;
+        }
+        if let Some(route) = on_loopback(&query, interfaces) {
+            return Ok(route);
+        }
+    }
     let unreachable = |source| RouteError::Unreachable {
         destination,
         source,
     };
-    let answer = ask(RouteNetlinkMessage::GetRoute(request(query)), false).map_err(unreachable)?;
+    let answer = ask(RouteNetlinkMessage::GetRoute(request(&query)), false).map_err(unreachable)?;
     let Some(RouteNetlinkMessage::NewRoute(answer)) = answer.into_iter().next() else {
         return Err(RouteError::Incomplete {
             destination,
@@ -129,13 +138,7 @@ pub fn route(query: &RouteQuery, interfaces: &[Interface]) -> Result<Route, Rout
             });
         }
     };
-    let owner = if is_local {
-        interfaces
-            .iter()
-            .find(|interface| interface.owns(destination))
-    } else {
-        None
-    };
+    let owner = owner(interfaces, is_local.then_some(destination));
     let interface = owner.map_or(out, |owner| owner.index);
     let mtu = mtu.or_else(|| {
         interfaces
@@ -153,6 +156,29 @@ pub fn route(query: &RouteQuery, interfaces: &[Interface]) -> Result<Route, Rout
             what: "an interface that exists",
         })?,
         is_local,
+    })
+}
+
+fn owner(interfaces: &[Interface], address: Option<IpAddr>) -> Option<&Interface> {
+    let address = address?;
+    interfaces.iter().find(|interface| interface.owns(address))
+}
+
+/// The way to an IPv6 group on the loopback interface. The kernel has no route for it, and our endpoints do without one.
+fn on_loopback(query: &RouteQuery, interfaces: &[Interface]) -> Option<Route> {
+    let lo = interfaces.iter().find(|interface| {
+        interface.loopback && interface.up && interface.index == query.interface
+    })?;
+    let own = lo.addresses.iter().map(|address| address.ip);
+    query.destination.is_ipv6().then_some(Route {
+        source: query
+            .source
+            .or_else(|| own.into_iter().find(IpAddr::is_ipv6))?,
+        interface: lo.index,
+        gateway: None,
+        hop_limit: DEFAULT_HOP_LIMIT,
+        mtu: lo.mtu,
+        is_local: false,
     })
 }
 
@@ -252,6 +278,7 @@ const TOS_MASK: u8 = 0x1C;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::namespace::{in_own_namespace, run};
 
     fn query(destination: &str) -> RouteQuery {
         RouteQuery {
@@ -313,6 +340,56 @@ mod tests {
         assert!(
             [libc::EINVAL, libc::ENETUNREACH].contains(&error.raw_os_error()),
             "{error}"
+        );
+    }
+
+    /// The interface of a group is that of the source address, and an IPv6 group can be reached over loopback too.
+    #[test]
+    fn a_group_is_reached_by_the_interface_of_the_source() {
+        in_own_namespace(
+            "netlink::route::tests::a_group_is_reached_by_the_interface_of_the_source",
+            || {
+                for (name, i) in [("m0", 1), ("n0", 2)] {
+                    run(&format!(
+                        "ip link add {name} type veth peer name {name}p && ip link set {name} up && ip link set {name}p up"
+                    ));
+                    run(&format!(
+                        "ip addr add 192.0.{i}.1/24 dev {name} && ip -6 addr add fd0{i}::1/64 dev {name} nodad"
+                    ));
+                }
+                let interfaces = crate::netlink::interfaces().unwrap();
+                let from = |destination, source: &str| {
+                    let source: IpAddr = source.parse().unwrap();
+                    let query = RouteQuery {
+                        source: Some(source),
+                        ..query(destination)
+                    };
+                    let found = route(&query, &interfaces).unwrap();
+                    assert!(!found.is_local && found.gateway.is_none());
+                    assert_eq!((found.source, found.hop_limit), (source, 64));
+                    let name = interfaces
+                        .iter()
+                        .find(|interface| interface.index == found.interface);
+                    name.unwrap().name.clone()
+                };
+                assert_eq!(from("239.1.2.3", "192.0.1.1"), "m0");
+                assert_eq!(from("239.1.2.3", "192.0.2.1"), "n0");
+                assert_eq!(from("239.1.2.3", "127.0.0.1"), "lo");
+                assert_eq!(from("ff0e::123", "fd01::1"), "m0");
+                assert_eq!(from("ff0e::123", "fd02::1"), "n0");
+                assert_eq!(from("ff0e::123", "::1"), "lo");
+                let by_scope = RouteQuery {
+                    interface: 1,
+                    ..query("ff02::123")
+                };
+                let found = route(&by_scope, &interfaces).unwrap();
+                assert_eq!(found.source, "::1".parse::<IpAddr>().unwrap());
+                // Without a source it is the routing table that knows.
+                assert!(route(&query("239.1.2.3"), &interfaces).is_err());
+                run("ip route add default via 192.0.2.9");
+                let n0 = route(&query("239.1.2.3"), &interfaces).unwrap();
+                assert_eq!(n0.source, "192.0.2.1".parse::<IpAddr>().unwrap());
+            },
         );
     }
 }
