@@ -17,7 +17,8 @@ change of the table run `OARLOCK_UPDATE=1 cargo test -p oarlock-cm document` and
 for each pair is `crates/cm/src/tests/snapshots/transition_table.txt`.
 
 States are named after the message last sent or received (IBA Vol. 1 ch. 12). An arrow says what happened, and after the slash
-what is sent; one that leads back to its state says what is answered again or sent again. `destroy()` is possible everywhere and ends in nothing; it is left out of the drawings.
+what is sent; one that leads back to its state says what is answered again or sent again. `destroy()` is possible everywhere and
+ends in nothing; it is left out of the drawings.
 ";
 
 /// A drawing: its title, what to say about it, and the places in it. Only transitions between these are drawn.

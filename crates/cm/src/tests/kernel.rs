@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oarlock_wire::cm::{CmMessage, Drep, Dreq, Rep, Req, Rtu, SidrRep, SidrReq};
+use oarlock_wire::cm::{CmMessage, Drep, Dreq, Mra, Rep, Req, Rtu, SidrRep, SidrReq};
 use oarlock_wire::layout::Field;
 use oarlock_wire::mad::{AttributeId, MAD_HEADER_LEN, MAD_LEN, MadHeader};
 use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, Psn, Qpn, Time, TransportService};
@@ -64,8 +64,9 @@ impl Exchange {
     }
 }
 
-/// The UDP payloads of a recording (classic pcap, little endian, Ethernet, IPv4) on the port of RoCEv2.
+/// The UDP payloads of a recording (classic pcap, little endian, Ethernet) on the port of RoCEv2.
 fn packets(pcap: &[u8]) -> Vec<(AddressVector, &[u8])> {
+    const UDP: u8 = 17;
     assert_eq!(pcap[..4], 0xA1B2_C3D4u32.to_le_bytes(), "classic pcap");
     assert_eq!(pcap[20..24], 1u32.to_le_bytes(), "Ethernet");
     let mut rest = &pcap[24..];
@@ -93,23 +94,28 @@ fn packets(pcap: &[u8]) -> Vec<(AddressVector, &[u8])> {
         let (frame, next) = tail.split_at(u32::from_le_bytes([*l0, *l1, *l2, *l3]) as usize);
         rest = next;
         let ip = &frame[14..];
-        if frame[12..14] != [8, 0] || ip[9] != 17 {
-            continue;
-        }
-        let udp = &ip[usize::from(ip[0] & 15) * 4..];
-        if udp[2..4] != oarlock_wire::ROCE_PORT.to_be_bytes() {
-            continue;
-        }
-        let address = |at: usize| {
-            Gid::from_ip(
-                <[u8; 4]>::try_from(&ip[at..at + 4])
-                    .expect("four bytes")
-                    .into(),
-            )
+        let (from, to, udp) = match frame[12..14] {
+            [8, 0] if ip[9] == UDP => (
+                ipv4(&ip[12..16]),
+                ipv4(&ip[16..20]),
+                &ip[usize::from(ip[0] & 15) * 4..],
+            ),
+            [0x86, 0xDD] if ip[6] == UDP => (ipv6(&ip[8..24]), ipv6(&ip[24..40]), &ip[40..]),
+            _ => continue,
         };
-        packets.push((AddressVector::new(address(16), address(12)), &udp[8..]));
+        if udp[2..4] == oarlock_wire::ROCE_PORT.to_be_bytes() {
+            packets.push((AddressVector::new(to, from), &udp[8..]));
+        }
     }
     packets
+}
+
+fn ipv4(bytes: &[u8]) -> Gid {
+    Gid::from_ip(<[u8; 4]>::try_from(bytes).expect("four bytes").into())
+}
+
+fn ipv6(bytes: &[u8]) -> Gid {
+    Gid::from_ip(<[u8; 16]>::try_from(bytes).expect("sixteen bytes").into())
 }
 
 /// The management datagrams of a recording, in order.
@@ -118,7 +124,7 @@ pub(super) fn recorded(pcap: &[u8]) -> Vec<Recorded> {
     let headers = 12 + 8;
     packets(pcap)
         .into_iter()
-        .filter(|(_, packet)| packet[0] == UD_SEND_ONLY)
+        .filter(|(_, packet)| packet[0] == UD_SEND_ONLY && packet[5..8] == [0, 0, 1])
         .map(|(av, packet)| Recorded {
             av,
             mad: packet[headers..headers + MAD_LEN]
@@ -213,6 +219,7 @@ fn table(attribute: AttributeId) -> (&'static [Field], usize) {
         AttributeId::RTU => (Rtu::FIELDS, 8),
         AttributeId::DREQ => (Dreq::FIELDS, 12),
         AttributeId::DREP => (Drep::FIELDS, 8),
+        AttributeId::MRA => (Mra::FIELDS, 10),
         AttributeId::SIDR_REQ => (SidrReq::FIELDS, 16),
         AttributeId::SIDR_REP => (SidrRep::FIELDS, 96),
         other => panic!("{other} is not in the recordings"),

@@ -7,6 +7,8 @@ use oarlock_wire::{Guid, SidrStatus, Time};
 use super::kernel::{CM_MADS, Recorded, differences, in_place_of, recorded};
 use crate::{Event, SidrParams, SidrReplyParams};
 
+const UDADDY: &[u8] = include_bytes!("../../../wire/fixtures/wire-udaddy.pcap");
+
 /// The resolutions of a recording: each request that was answered, and its answer.
 fn resolutions(pcap: &[u8]) -> Vec<(Recorded, SidrReq, Recorded, SidrRep)> {
     let all = recorded(pcap);
@@ -29,8 +31,12 @@ fn resolutions(pcap: &[u8]) -> Vec<(Recorded, SidrReq, Recorded, SidrRep)> {
 
 #[test]
 fn our_asking_side_sends_what_the_kernel_sent() {
-    let resolutions = resolutions(CM_MADS);
-    assert_eq!(resolutions.len(), 1);
+    // Three over IPv4, one over IPv6, one that nobody listened for, and one of another recording.
+    let resolutions: Vec<_> = [CM_MADS, UDADDY]
+        .into_iter()
+        .flat_map(resolutions)
+        .collect();
+    assert_eq!(resolutions.len(), 6);
     for (request, req, answer, rep) in resolutions {
         let mut cm = in_place_of(Guid(1), req.request_id);
         let params = SidrParams {
@@ -54,8 +60,16 @@ fn our_asking_side_sends_what_the_kernel_sent() {
 
 #[test]
 fn our_serving_side_answers_what_the_kernel_answered() {
-    for (request, req, answer, rep) in resolutions(CM_MADS) {
+    let mut refused = 0;
+    for (request, req, answer, rep) in [CM_MADS, UDADDY].into_iter().flat_map(resolutions) {
         let mut cm = in_place_of(Guid(1), oarlock_wire::CommId(1));
+        if rep.status == SidrStatus::UNSUPPORTED {
+            cm.handle_mad(Time::ZERO, &request.av, &request.mad);
+            let sent = cm.poll_transmit().expect("a SIDR_REP");
+            assert_eq!(differences(&sent.mad, &answer.mad), [""; 0]);
+            refused += 1;
+            continue;
+        }
         cm.listen(req.service_id).expect("the first listener");
         cm.handle_mad(Time::ZERO, &request.av, &request.mad);
         let Some(Event::SidrReqReceived { id, req: told, .. }) = cm.poll_event() else {
@@ -77,4 +91,5 @@ fn our_serving_side_answers_what_the_kernel_answered() {
             MadHeader::parse(&request.mad).transaction_id
         );
     }
+    assert_eq!(refused, 1);
 }

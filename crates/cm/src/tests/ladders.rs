@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use oarlock_sim::assert_snapshot;
-use oarlock_wire::{IbTimeout, RejReason};
+use oarlock_wire::cm::AlternatePath;
+use oarlock_wire::{AprStatus, IbTimeout, QKey, Qpn, RejReason, SidrStatus};
 
-use super::support::{A, B, Pair, accept_params, connect_params};
-use crate::ConnectParams;
+use super::support::{A, B, Pair, SERVICE, accept_params, av, connect_params, gid};
+use crate::{AlternatePathParams, ConnId, ConnectParams, SidrParams, SidrReplyParams};
 
 macro_rules! assert_ladder {
     ($pair:expr, $name:literal) => {
@@ -198,4 +199,136 @@ fn nobody_answers() {
         .expect("correct");
     pair.drive_for(Duration::from_secs(60));
     assert_ladder!(pair, "nobody_answers");
+}
+
+fn resolve(pair: &mut Pair, params: SidrParams) -> ConnId {
+    let now = pair.now();
+    let asking = pair.cms[A].sidr_request(now, params).expect("correct");
+    pair.drive();
+    asking
+}
+
+fn sidr_params() -> SidrParams {
+    SidrParams::new(av(A), SERVICE)
+}
+
+/// The request that B was told about.
+fn resolution(pair: &mut Pair) -> ConnId {
+    let crate::Event::SidrReqReceived { id, .. } = pair.event(B) else {
+        panic!("{}", pair.ladder)
+    };
+    id
+}
+
+#[test]
+fn resolutions() {
+    let mut pair = Pair::new();
+    resolve(&mut pair, sidr_params());
+    let serving = resolution(&mut pair);
+    let found = SidrReplyParams::success(Qpn::truncate(0x77), QKey(0x0123_4567));
+    pair.cms[B]
+        .sidr_reply(pair.clock.now(), serving, found.clone())
+        .expect("a request waits");
+    pair.drive();
+    pair.ladder.note(pair.now(), B, "the next one is refused");
+    resolve(&mut pair, sidr_params());
+    let serving = resolution(&mut pair);
+    pair.cms[B]
+        .sidr_reply(
+            pair.clock.now(),
+            serving,
+            SidrReplyParams::refusal(SidrStatus::NO_QP),
+        )
+        .expect("a request waits");
+    pair.drive();
+    pair.ladder.note(pair.now(), B, "the next one is destroyed");
+    resolve(&mut pair, sidr_params());
+    let serving = resolution(&mut pair);
+    pair.cms[B].destroy(pair.clock.now(), serving);
+    pair.drive();
+    pair.ladder.note(pair.now(), A, "nobody listens");
+    let nowhere = SidrParams {
+        service_id: oarlock_wire::ServiceId(0x0111_0001),
+        ..sidr_params()
+    };
+    resolve(&mut pair, nowhere);
+    pair.ladder.note(pair.now(), B, "the answer is lost");
+    resolve(&mut pair, sidr_params());
+    let serving = resolution(&mut pair);
+    pair.cms[B]
+        .sidr_reply(pair.clock.now(), serving, found)
+        .expect("a request waits");
+    pair.network.partition(A, B);
+    pair.drain(B);
+    pair.network.heal(A, B);
+    pair.drive_for(Duration::from_secs(5));
+    pair.ladder.note(pair.now(), A, "nobody answers");
+    pair.network.partition(A, B);
+    let impatient = SidrParams {
+        max_cm_retries: 2,
+        ..sidr_params()
+    };
+    resolve(&mut pair, impatient);
+    pair.drive_for(Duration::from_secs(30));
+    assert_ladder!(pair, "resolutions");
+}
+
+#[test]
+fn alternate_paths() {
+    let mut pair = Pair::new();
+    let (active, passive) = pair.establish();
+    let ids = [active, passive];
+    let load = |pair: &mut Pair, side: usize| {
+        let path = AlternatePath {
+            local_gid: gid(side),
+            remote_gid: gid(1 - side),
+            ..AlternatePath::default()
+        };
+        let now = pair.now();
+        pair.cms[side]
+            .load_alternate_path(now, ids[side], AlternatePathParams::new(path))
+            .expect("connected");
+    };
+    let answer = |pair: &mut Pair, side: usize, status| {
+        let now = pair.now();
+        pair.cms[side]
+            .answer_alternate_path(now, ids[side], status, &[], &[])
+            .expect("a LAP waits");
+    };
+    load(&mut pair, A);
+    pair.drive();
+    answer(&mut pair, B, AprStatus::SUCCESS);
+    pair.drive();
+    pair.ladder
+        .note(pair.now(), A, "the passive side's is refused");
+    load(&mut pair, B);
+    pair.drive();
+    answer(&mut pair, A, AprStatus::REJECT);
+    pair.drive();
+    pair.ladder
+        .note(pair.now(), B, "asks for patience, and its answer is lost");
+    load(&mut pair, A);
+    pair.drive();
+    pair.cms[B]
+        .send_mra(pair.clock.now(), passive, IbTimeout::truncate(22))
+        .expect("a LAP waits");
+    pair.drive_for(Duration::from_secs(6));
+    answer(&mut pair, B, AprStatus::SUCCESS);
+    pair.network.partition(A, B);
+    pair.drain(B);
+    pair.network.heal(A, B);
+    pair.drive_for(Duration::from_secs(20));
+    pair.ladder.note(pair.now(), A, "both at once");
+    load(&mut pair, A);
+    load(&mut pair, B);
+    pair.drive();
+    answer(&mut pair, B, AprStatus::SUCCESS);
+    pair.drive();
+    pair.ladder
+        .note(pair.now(), B, "disconnects with a LAP under way");
+    load(&mut pair, A);
+    pair.disconnect(B, passive);
+    pair.reply_disconnect(A, active);
+    pair.drive_for(Duration::from_secs(20));
+    assert_ladder!(pair, "alternate_paths");
 }

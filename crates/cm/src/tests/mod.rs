@@ -4,6 +4,7 @@ mod active;
 mod calls;
 mod document;
 mod kernel;
+mod kernel_mra;
 mod kernel_sidr;
 mod ladders;
 mod lap;
