@@ -1,8 +1,9 @@
-//! The RC packet engine: requester, responder, PSNs, acknowledgement, retry. Sans-IO.
+//! The packet engines of RC and UD queue pairs: requester, responder, PSNs, acknowledgement, retry; datagrams. Sans-IO.
 //!
-//! [`Rc`] is one reliable-connected queue pair (IBA Vol. 1 ch. 9 "Transport layer", ch. 10 "Software transport
-//! interface", ch. 11 "Software transport verbs"). It is given work requests, packets and the time, and is polled for
-//! packets to send, completions, events and its next deadline. It opens no socket, reads no clock, starts no thread.
+//! [`Rc`] is one reliable-connected queue pair, [`Ud`] one of unreliable datagrams (IBA Vol. 1 ch. 9 "Transport layer",
+//! ch. 10 "Software transport interface", ch. 11 "Software transport verbs"). Each is given work requests, packets and the
+//! time, and is polled for packets to send, completions, events and its next deadline. Neither opens a socket, reads a
+//! clock or starts a thread.
 //!
 //! # Contract
 //!
@@ -26,6 +27,13 @@
 //!                    responses      │                │ responses
 //!   handle_packet ───────┬──────────┘                │
 //!                        └─ requests ──> responder ──┴──> scatter into RecvQueue's buffers ──> poll_completion
+//! ```
+//!
+//! [`Ud`] is the simple case: nobody answers, so it has neither deadlines nor events, and its methods take no time.
+//!
+//! ```text
+//!   post_send ──> SendQueue ──> poll_transmit      one packet a message, to the destination of the request
+//!   handle_packet ── Q_Key ──> scatter GRH and payload into RecvQueue's buffers ──> poll_completion
 //! ```
 //!
 //! Memory is reached through [`Memory`] only, so that whatever can go wrong with a buffer comes back as an error.
@@ -96,8 +104,10 @@
 //!
 //! # Scope
 //!
-//! SEND, SEND with immediate, RECV. RDMA WRITE and READ, atomics, and the UC and UD engines follow; requests for them are
-//! answered as *invalid request*, as a responder without them must. States `Sqd` and `Sqe` are named and refused.
+//! RC: SEND, SEND with immediate, RECV. RDMA WRITE and READ and atomics follow; requests for them are answered as *invalid
+//! request*, as a responder without them must. UD: SEND, SEND with immediate, RECV, to single queue pairs and to multicast
+//! groups; a receive buffer begins with 40 bytes of GRH; a send that fails leads to state `Sqe`. The UC engine follows.
+//! State `Sqd` is named and refused.
 #![forbid(unsafe_code)]
 
 mod attr;

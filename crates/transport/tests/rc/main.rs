@@ -9,5 +9,6 @@ mod lifecycle;
 mod memory;
 mod model;
 mod pair;
+#[allow(dead_code, reason = "shared with the tests of UD")]
 mod pcap;
 mod transfer;

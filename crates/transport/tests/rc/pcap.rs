@@ -9,6 +9,8 @@ use oarlock_wire::ROCE_PORT;
 pub(crate) struct Recorded {
     pub(crate) source: Ipv4Addr,
     pub(crate) destination: Ipv4Addr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -50,6 +52,8 @@ fn roce(ip: &[u8]) -> Option<Recorded> {
     Some(Recorded {
         source: address(12),
         destination: address(16),
+        traffic_class: ip[1],
+        hop_limit: ip[8],
         bytes: udp[8..len - ICRC_LEN].to_vec(),
     })
 }
