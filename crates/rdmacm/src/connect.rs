@@ -219,13 +219,12 @@ impl Shared {
         };
         Ok(Param {
             private_data: param.private_data.clone(),
-            responder_resources: 0,
-            initiator_depth: 0,
             flow_control: param.flow_control,
             retry_count: param.retry_count.get(),
             rnr_retry_count: param.rnr_retry_count.get(),
             srq,
             qp_num: qpn.get(),
+            ..Param::default()
         })
     }
 

@@ -7,6 +7,8 @@ mod listener;
 mod options;
 
 pub use connection::Connection;
+#[cfg(feature = "tokio")]
+pub(crate) use connection::ends;
 pub use connector::Connector;
 pub use listener::Listener;
 pub use options::{ConnectionOptions, QueueSizes};

@@ -132,6 +132,18 @@ pub enum Error {
         call: &'static str,
     },
 
+    /// No tokio runtime to register with.
+    #[cfg(feature = "tokio")]
+    #[error("{call}: there is no tokio runtime here; call it inside of one")]
+    NoRuntime {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
+    /// The tokio runtime on which the events of this host were read has ended.
+    #[cfg(feature = "tokio")]
+    #[error("the tokio runtime that read this host's events has ended")]
+    RuntimeGone,
+
     /// The identifier was closed before.
     #[error("{call}: the identifier is closed")]
     Closed {
@@ -280,6 +292,10 @@ impl Error {
             Self::TimedOut { .. } | Self::Unacknowledged { .. } => libc::ETIMEDOUT,
             Self::DeviceRemoved { .. } => libc::ENODEV,
             Self::Closed { .. } => libc::ENOENT,
+            #[cfg(feature = "tokio")]
+            Self::NoRuntime { .. } => libc::EINVAL,
+            #[cfg(feature = "tokio")]
+            Self::RuntimeGone => libc::EPIPE,
             Self::EventHeldByCaller { .. } => libc::EDEADLK,
             Self::OtherHost { .. }
             | Self::AlreadySynchronous

@@ -308,7 +308,7 @@ impl Event {
         }
     }
 
-    fn receipt_mut(&mut self) -> &mut Receipt {
+    pub(crate) fn receipt_mut(&mut self) -> &mut Receipt {
         match self {
             Self::AddressResolved { receipt, .. }
             | Self::AddressError { receipt, .. }
@@ -357,6 +357,24 @@ impl Receipt {
             fetched_by: Some(thread),
             name,
         }
+    }
+
+    /// The calling thread has the event now.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn take_over(&mut self) {
+        let thread = std::thread::current().id();
+        if self.fetched_by != Some(thread) {
+            self.owner
+                .ledger
+                .taken_over(self.fetched_by, thread, self.name);
+            self.fetched_by = Some(thread);
+        }
+    }
+
+    /// The identifier whose count it is.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn owner(&self) -> &Arc<Shared> {
+        &self.owner
     }
 
     /// See [`Event::handed_over`].

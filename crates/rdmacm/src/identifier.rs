@@ -40,8 +40,6 @@ pub(crate) struct Shared {
     context: AtomicU64,
     /// Where events go. Commands hold it for reading, so that none is under way while MIGRATE_ID moves the identifier.
     pub(crate) channel: RwLock<Arc<Channel>>,
-    /// Held by a migration from its first step until all events of the old channel are acknowledged.
-    pub(crate) migration: Mutex<()>,
     pub(crate) ledger: Ledger,
     pub(crate) queue_pair: Mutex<Option<QueuePair>>,
     /// An identifier never changes its device.
@@ -116,7 +114,6 @@ impl Identifier {
             uid,
             context: AtomicU64::new(0),
             channel: RwLock::new(channel),
-            migration: Mutex::new(()),
             ledger: Ledger::default(),
             queue_pair: Mutex::new(None),
             device: OnceLock::new(),

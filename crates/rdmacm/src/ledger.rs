@@ -6,7 +6,7 @@
 //! exact: an event that the new channel delivers meanwhile, and whoever acknowledges it, cannot be mistaken for one.
 //!
 //! An account that is closed while events are missing (a deadline passed) is a debt. Acknowledgements pay it off whoever
-//! waits, and the next one to wait waits for all debts.
+//! waits, and the next one to wait waits for that debt, too.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -56,9 +56,24 @@ impl Ledger {
 
     /// The event no longer counts as held by `thread`, although it is not acknowledged yet.
     pub(crate) fn handed_over(&self, thread: ThreadId, name: &'static str) {
+        self.pass(Some(thread), None, name);
+    }
+
+    /// The event that counted for somebody else is now held by `thread`.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn taken_over(
+        &self,
+        before: Option<ThreadId>,
+        thread: ThreadId,
+        name: &'static str,
+    ) {
+        self.pass(before, Some(thread), name);
+    }
+
+    fn pass(&self, from: Option<ThreadId>, to: Option<ThreadId>, name: &'static str) {
         let mut state = self.lock();
-        if let Some(at) = state.position(Some(thread), name) {
-            state.held[at].holder = None;
+        if let Some(at) = state.position(from, name) {
+            state.held[at].holder = to;
         }
     }
 
@@ -97,21 +112,27 @@ impl Ledger {
             .collect()
     }
 
-    /// Closes the account of the channel, and waits until no closed account is in debt: all events that the channel
-    /// delivered, and others before it, are acknowledged. `reported` is the service's count over the identifier's life.
-    ///
-    /// At `until` the wait ends with the names of the events that are held.
-    pub(crate) fn settle(
-        &self,
-        channel: u64,
-        reported: u32,
-        until: Option<Instant>,
-    ) -> Result<(), Vec<&'static str>> {
+    /// Closes the account of the channel. `reported` is the service's count over the identifier's life. To be called in
+    /// the order in which the service counted.
+    pub(crate) fn close_account(&self, channel: u64, reported: u32) -> Debts {
         let mut state = self.lock();
         let due = reported.wrapping_sub(state.settled);
         state.settled = reported;
         state.add(channel, -i64::from(due));
-        while state.is_in_debt() {
+        // More than is due happens only when an identifier migrates to the channel it is on.
+        let in_debt = state.balances.iter().filter(|(_, balance)| *balance < 0);
+        Debts(in_debt.map(|&(serial, _)| serial).collect())
+    }
+
+    /// Waits until the debts are paid: all events that those channels delivered are acknowledged. At `until` the wait ends
+    /// with the names of the events that are held.
+    pub(crate) fn wait(
+        &self,
+        debts: &Debts,
+        until: Option<Instant>,
+    ) -> Result<(), Vec<&'static str>> {
+        let mut state = self.lock();
+        while debts.0.iter().any(|&channel| state.is_in_debt(channel)) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(state.held.iter().map(|held| held.name).collect());
@@ -135,6 +156,10 @@ impl Ledger {
     }
 }
 
+/// The channels whose closed accounts were in debt at some time.
+#[must_use]
+pub(crate) struct Debts(Vec<u64>);
+
 impl State {
     fn add(&mut self, channel: u64, amount: i64) {
         match self
@@ -148,9 +173,10 @@ impl State {
         self.balances.retain(|(_, balance)| *balance != 0);
     }
 
-    /// More than is due happens only when an identifier migrates to the channel it is on.
-    fn is_in_debt(&self) -> bool {
-        self.balances.iter().any(|(_, balance)| *balance < 0)
+    fn is_in_debt(&self, channel: u64) -> bool {
+        self.balances
+            .iter()
+            .any(|&(serial, balance)| serial == channel && balance < 0)
     }
 
     fn position(&self, holder: Option<ThreadId>, name: &'static str) -> Option<usize> {
@@ -173,14 +199,24 @@ mod tests {
         std::thread::current().id()
     }
 
+    fn settle(
+        ledger: &Ledger,
+        channel: u64,
+        reported: u32,
+        until: Option<Instant>,
+    ) -> Result<(), Vec<&'static str>> {
+        let debts = ledger.close_account(channel, reported);
+        ledger.wait(&debts, until)
+    }
+
     /// R-MIG-5: the service's count over the identifier's life is compared with the acknowledgements; equal is done.
     #[test]
     fn nothing_outstanding_settles_at_once() {
         let ledger = Ledger::default();
-        ledger.settle(1, 0, None).unwrap();
+        settle(&ledger, 1, 0, None).unwrap();
         ledger.fetched(me(), NAME);
         ledger.acknowledge(1, Some(me()), NAME);
-        ledger.settle(1, 1, None).unwrap();
+        settle(&ledger, 1, 1, None).unwrap();
         assert!(ledger.held_by_caller().is_empty());
     }
 
@@ -193,7 +229,7 @@ mod tests {
         let waiter = {
             let (ledger, settled) = (Arc::clone(&ledger), Arc::clone(&settled));
             std::thread::spawn(move || {
-                ledger.settle(1, 1, None).unwrap();
+                settle(&ledger, 1, 1, None).unwrap();
                 settled.store(true, Ordering::SeqCst);
             })
         };
@@ -205,7 +241,7 @@ mod tests {
         ledger.acknowledge(1, Some(me()), NAME);
         waiter.join().unwrap();
         // The hundred of the second channel are still on its account.
-        ledger.settle(2, 101, None).unwrap();
+        settle(&ledger, 2, 101, None).unwrap();
     }
 
     #[test]
@@ -213,8 +249,8 @@ mod tests {
         let ledger = Ledger::default();
         ledger.acknowledge(1, None, NAME);
         ledger.acknowledge(1, None, NAME);
-        ledger.settle(1, 1, None).unwrap();
-        ledger.settle(1, 2, None).unwrap();
+        settle(&ledger, 1, 1, None).unwrap();
+        settle(&ledger, 1, 2, None).unwrap();
     }
 
     #[test]
@@ -232,11 +268,11 @@ mod tests {
         let ledger = Ledger::default();
         ledger.fetched(me(), NAME);
         let now = Some(Instant::now());
-        assert_eq!(ledger.settle(1, 1, now), Err(vec![NAME]));
+        assert_eq!(settle(&ledger, 1, 1, now), Err(vec![NAME]));
         // The second channel delivered nothing; the first still lacks one.
-        assert_eq!(ledger.settle(2, 1, now), Err(vec![NAME]));
+        assert_eq!(settle(&ledger, 2, 1, now), Err(vec![NAME]));
         ledger.acknowledge(1, Some(me()), NAME);
-        assert_eq!(ledger.settle(3, 1, now), Ok(()));
+        assert_eq!(settle(&ledger, 3, 1, now), Ok(()));
     }
 
     #[test]
@@ -246,7 +282,7 @@ mod tests {
         let waiter = {
             let ledger = Arc::clone(&ledger);
             let until = Instant::now() + Duration::from_secs(60);
-            std::thread::spawn(move || ledger.settle(1, 1, Some(until)))
+            std::thread::spawn(move || settle(&ledger, 1, 1, Some(until)))
         };
         ledger.acknowledge(1, Some(me()), NAME);
         waiter.join().unwrap().unwrap();

@@ -113,6 +113,8 @@
 //! [`Established`](Event::Established) where the service says that a reply has come.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
 mod channel;
 mod command;
 mod connect;
@@ -128,6 +130,11 @@ mod queue_pair;
 mod registry;
 mod synchronous;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{
+    AsyncCompletionQueue, AsyncConnection, AsyncConnector, AsyncEventChannel, AsyncHost,
+    AsyncIdentifier, AsyncListener,
+};
 pub use channel::EventChannel;
 pub use easy::{Connection, ConnectionOptions, Connector, Listener, QueueSizes};
 pub use error::{Error, Result};

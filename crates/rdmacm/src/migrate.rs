@@ -12,10 +12,12 @@ use crate::channel::{Channel, EventChannel};
 use crate::command;
 use crate::error::{Error, Result};
 use crate::identifier::Identifier;
+use crate::ledger::Debts;
 use crate::param::ConnParam;
 use oarlock_ucm::client;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 impl Identifier {
     /// Moves the identifier to `channel`: later events are reported there, and those already queued come out of it first, in
@@ -93,16 +95,22 @@ impl Identifier {
     }
 
     fn move_to(&self, call: &'static str, target: &Arc<Channel>) -> Result<()> {
+        self.check_holds_no_event(call)?;
+        self.move_until(call, target, self.deadline())
+    }
+
+    /// Moves the identifier, and waits for acknowledgements until then.
+    pub(crate) fn move_until(
+        &self,
+        call: &'static str,
+        target: &Arc<Channel>,
+        until: Option<Instant>,
+    ) -> Result<()> {
         let shared = &*self.0;
         if shared.host.id() != target.host.id() {
             return Err(Error::OtherHost { call });
         }
-        self.check_holds_no_event(call)?;
-        let _one_at_a_time = shared
-            .migration
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let (old_serial, reported) = {
+        let debts = {
             let mut bound = shared
                 .channel
                 .write()
@@ -114,22 +122,21 @@ impl Identifier {
             if old.private_to == Some(shared.uid) {
                 old.end_waits();
             }
-            (old.serial, reported.0)
+            shared.ledger.close_account(old.serial, reported.0)
         };
-        self.settle(call, old_serial, reported, "moved")
+        self.wait_acknowledged(call, &debts, until, "moved")
     }
 
-    /// Waits for acknowledgements, up to the identifier's deadline.
-    fn settle(
+    fn wait_acknowledged(
         &self,
         call: &'static str,
-        channel: u64,
-        reported: u32,
+        debts: &Debts,
+        until: Option<Instant>,
         done: &'static str,
     ) -> Result<()> {
         self.0
             .ledger
-            .settle(channel, reported, self.deadline())
+            .wait(debts, until)
             .map_err(|events| Error::Unacknowledged { call, events, done })
     }
 
@@ -148,18 +155,7 @@ impl Identifier {
         const CALL: &str = "close";
         let shared = &*self.0;
         let held = self.check_holds_no_event(CALL);
-        let _one_at_a_time = if held.is_ok() {
-            Some(
-                shared
-                    .migration
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner),
-            )
-        } else {
-            // A migration in progress waits for the event that this thread holds.
-            None
-        };
-        let (serial, reported) = {
+        let debts = {
             let bound = shared
                 .channel
                 .write()
@@ -170,10 +166,10 @@ impl Identifier {
             shared.lock_queue_pair().take();
             let command = client::destroy_id(shared.number);
             let reported = command::ask(&shared.host, CALL, bound.token(), command)?;
-            (bound.serial, reported.0)
+            shared.ledger.close_account(bound.serial, reported.0)
         };
         held?;
-        self.settle(CALL, serial, reported, "been destroyed")
+        self.wait_acknowledged(CALL, &debts, self.deadline(), "been destroyed")
     }
 
     fn check_holds_no_event(&self, call: &'static str) -> Result<()> {

@@ -112,7 +112,7 @@ impl Awaited {
     }
 
     /// What the event means for the waiting call; `None`: nothing, wait on.
-    fn outcome(self, event: Event) -> Option<Result<()>> {
+    pub(crate) fn outcome(self, event: Event) -> Option<Result<()>> {
         let got = event.name();
         if let Some(error) = event.error() {
             return Some(Err(error));

@@ -51,18 +51,17 @@ impl Connection {
     }
 
     /// Two completion queues and a queue pair for an identifier that has its device.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         call: &'static str,
         id: Identifier,
         options: &ConnectionOptions,
-        new_cq: impl Fn(&Context, u32) -> Result<CompletionQueue, oarlock_verbs::Error>,
+        new_cq: impl Fn(&Context, u32) -> Result<CompletionQueue>,
     ) -> Result<Self> {
-        let verbs = |source| Error::Verbs { call, source };
         let device = id.device()?;
         let pd = device.default_pd();
         let sizes = options.sizes();
-        let send_cq = new_cq(&device, sizes.send.max(1)).map_err(verbs)?;
-        let recv_cq = new_cq(&device, sizes.receive.max(1)).map_err(verbs)?;
+        let send_cq = new_cq(&device, sizes.send.max(1))?;
+        let recv_cq = new_cq(&device, sizes.receive.max(1))?;
         let init = QpInitAttr {
             max_send_wr: sizes.send,
             max_recv_wr: sizes.receive,
@@ -79,6 +78,14 @@ impl Connection {
         options.run_prepared(call, &connection)?;
         Ok(connection)
     }
+}
+
+/// A completion queue that is polled or waited on.
+pub(super) fn plain_cq(device: &Context, size: u32) -> Result<CompletionQueue> {
+    CompletionQueue::new(device, size).map_err(|source| Error::Verbs {
+        call: "create_cq",
+        source,
+    })
 }
 
 /// Whether the event is the connection's end.

@@ -1,23 +1,18 @@
 //! Connecting, blocking.
 
+use super::connection::plain_cq;
 use super::{Connection, ConnectionOptions};
 use crate::error::Result;
 use crate::identifier::Identifier;
 use oarlock_hostd::Host;
-use oarlock_verbs::CompletionQueue;
 use oarlock_wire::PortSpace;
 use std::net::SocketAddr;
-use std::time::Duration;
-
-/// How long one resolution may take where no deadline is shorter.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects to an address.
 ///
 /// ```
 /// # use oarlock_rdmacm::{ConnectionOptions, Connector, Host, Listener};
-/// # use std::time::Duration;
-/// let host = Host::private()?;
+/// # /// let host = Host::private()?;
 /// let listener = Listener::bind(&host, "127.0.0.1:0".parse()?)?;
 /// let address = listener.local_addr()?;
 /// let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
@@ -74,18 +69,12 @@ impl Connector {
     pub fn connect(&self, destination: SocketAddr) -> Result<Connection> {
         let id = Identifier::synchronous(&self.host, PortSpace::TCP)?;
         id.set_deadline(self.options.until());
-        let step = self.step();
+        let step = self.options.step();
         id.resolve_addr(self.source, destination, step)?;
         id.resolve_route(step)?;
-        let connection = Connection::prepare("connect", id, &self.options, CompletionQueue::new)?;
+        let connection = Connection::prepare("connect", id, &self.options, plain_cq)?;
         connection.id.connect(self.options.conn_param())?;
         connection.id.set_deadline(None);
         Ok(connection)
-    }
-
-    /// How long one resolution may take.
-    fn step(&self) -> Duration {
-        let limit = self.options.limit().unwrap_or(RESOLVE_TIMEOUT);
-        limit.clamp(Duration::from_millis(1), RESOLVE_TIMEOUT)
     }
 }

@@ -10,37 +10,46 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::identifier::Identifier;
 use oarlock_verbs::{CompletionQueue, Context};
-use oarlock_wire::RejReason;
 use std::collections::{HashMap, VecDeque};
 
 /// Connections that one listener may have in the making.
 pub(super) const MAX_IN_THE_MAKING: usize = 1024;
 
-#[derive(Default)]
-pub(crate) struct Intake {
+pub(crate) struct Intake<W: Ways> {
+    ways: W,
     /// Accepted, and not confirmed by the peer; by the identifier's uid.
     in_the_making: HashMap<u64, Connection>,
     /// Established while nobody was waiting for a connection.
-    ready: VecDeque<Connection>,
+    ready: VecDeque<W::Settled>,
     turned_away: u64,
 }
 
 /// What differs between a listener that blocks and one that does not.
 pub(crate) trait Ways {
+    /// A connection as it is handed out.
+    type Settled;
     /// Makes a completion queue.
-    fn new_cq(&self, device: &Context, size: u32) -> Result<CompletionQueue, oarlock_verbs::Error>;
-    /// Moves a new connection to where it will be used.
-    fn settle(&self, id: &Identifier) -> Result<()>;
+    fn new_cq(&self, device: &Context, size: u32) -> Result<CompletionQueue>;
+    /// Moves a new connection to where it will be used. No event of it is unacknowledged.
+    fn settle(&self, connection: Connection) -> Result<Self::Settled>;
 }
 
-impl Intake {
+impl<W: Ways> Intake<W> {
+    pub(crate) fn new(ways: W) -> Self {
+        Self {
+            ways,
+            in_the_making: HashMap::new(),
+            ready: VecDeque::new(),
+            turned_away: 0,
+        }
+    }
+
     /// The next established connection, if the channel's events make one.
     pub(crate) fn accept(
         &mut self,
         channel: &EventChannel,
         options: &ConnectionOptions,
-        ways: &impl Ways,
-    ) -> Result<Option<Connection>> {
+    ) -> Result<Option<W::Settled>> {
         loop {
             if let Some(connection) = self.ready.pop_front() {
                 return Ok(Some(connection));
@@ -48,23 +57,17 @@ impl Intake {
             let Some(event) = channel.try_event()? else {
                 return Ok(None);
             };
-            if let Some(child) = self.handle(event, ways)? {
-                self.begin(child, options, ways)?;
+            if let Some(child) = self.handle(event)? {
+                self.begin(child, options)?;
             }
         }
     }
 
-    /// Refuses the next request, if the channel has one; connections that become established meanwhile are kept.
-    pub(crate) fn reject(
-        &mut self,
-        channel: &EventChannel,
-        private_data: &[u8],
-        ways: &impl Ways,
-    ) -> Result<Option<()>> {
+    /// The next request, if the channel has one; connections that become established meanwhile are kept.
+    pub(crate) fn request(&mut self, channel: &EventChannel) -> Result<Option<Identifier>> {
         while let Some(event) = channel.try_event()? {
-            if let Some(child) = self.handle(event, ways)? {
-                child.reject(RejReason::CONSUMER_DEFINED, private_data)?;
-                return Ok(Some(()));
+            if let Some(child) = self.handle(event)? {
+                return Ok(Some(child));
             }
         }
         Ok(None)
@@ -75,15 +78,14 @@ impl Intake {
     }
 
     /// The identifier of a request, if that is what the event tells.
-    fn handle(&mut self, event: Event, ways: &impl Ways) -> Result<Option<Identifier>> {
+    fn handle(&mut self, event: Event) -> Result<Option<Identifier>> {
         match event {
             Event::ConnectRequest { id, .. } => return Ok(Some(id)),
             Event::Established { id, receipt, .. } => {
                 if let Some(connection) = self.in_the_making.remove(&id.0.uid) {
                     // Moving it waits for its events.
                     drop(receipt);
-                    ways.settle(&id)?;
-                    self.ready.push_back(connection);
+                    self.ready.push_back(self.ways.settle(connection)?);
                 }
             }
             Event::DeviceRemoval { id, .. } => {
@@ -105,18 +107,13 @@ impl Intake {
         Ok(None)
     }
 
-    fn begin(
-        &mut self,
-        child: Identifier,
-        options: &ConnectionOptions,
-        ways: &impl Ways,
-    ) -> Result<()> {
+    fn begin(&mut self, child: Identifier, options: &ConnectionOptions) -> Result<()> {
         if self.in_the_making.len() >= MAX_IN_THE_MAKING {
             self.turned_away += 1;
             // Dropping it rejects the request.
             return Ok(());
         }
-        let new_cq = |device: &Context, size| ways.new_cq(device, size);
+        let new_cq = |device: &Context, size| self.ways.new_cq(device, size);
         let accepted =
             Connection::prepare("accept", child, options, new_cq).and_then(|connection| {
                 connection.id.accept(options.conn_param())?;

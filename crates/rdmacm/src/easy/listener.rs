@@ -1,5 +1,6 @@
 //! Accepting, blocking.
 
+use super::connection::plain_cq;
 use super::intake::{Intake, MAX_IN_THE_MAKING, Ways};
 use super::{Connection, ConnectionOptions};
 use crate::channel::EventChannel;
@@ -7,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::identifier::Identifier;
 use oarlock_hostd::Host;
 use oarlock_verbs::{CompletionQueue, Context};
-use oarlock_wire::PortSpace;
+use oarlock_wire::{PortSpace, RejReason};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,7 @@ pub struct Listener {
     id: Identifier,
     channel: EventChannel,
     options: ConnectionOptions,
-    intake: Mutex<Intake>,
+    intake: Mutex<Intake<Synchronously>>,
 }
 
 impl Listener {
@@ -49,7 +50,7 @@ impl Listener {
             id,
             channel,
             options: ConnectionOptions::new(),
-            intake: Mutex::default(),
+            intake: Mutex::new(Intake::new(Synchronously)),
         })
     }
 
@@ -91,8 +92,7 @@ impl Listener {
         self.channel
             .inner
             .wait_for(self.options.until(), || {
-                self.lock()
-                    .accept(&self.channel, &self.options, &Synchronously)
+                self.lock().accept(&self.channel, &self.options)
             })?
             .ok_or(Error::TimedOut {
                 peer: None,
@@ -100,25 +100,39 @@ impl Listener {
             })
     }
 
+    /// The next connection request, to be looked at, given a queue pair, and accepted or rejected by hand: a new
+    /// synchronous identifier. Connections that are established meanwhile come out of the next [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    ///
+    /// # Blocking
+    /// Until a request comes, or the [deadline](ConnectionOptions::deadline).
+    #[doc(alias = "rdma_get_request")]
+    pub fn get_request(&self) -> Result<Identifier> {
+        let found = self
+            .channel
+            .inner
+            .wait_for(self.options.until(), || self.lock().request(&self.channel))?;
+        let child = found.ok_or(Error::TimedOut {
+            peer: None,
+            awaited: "a connection request",
+        })?;
+        child.move_to_own_channel("get_request")?;
+        Ok(child)
+    }
+
     /// Refuses the next request.
     ///
     /// # Errors
-    /// As [`accept`](Self::accept) and [`Identifier::reject`].
+    /// As [`get_request`](Self::get_request) and [`Identifier::reject`].
     ///
     /// # Blocking
     /// Until a request comes, or the [deadline](ConnectionOptions::deadline).
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
-        self.channel
-            .inner
-            .wait_for(self.options.until(), || {
-                self.lock()
-                    .reject(&self.channel, private_data, &Synchronously)
-            })?
-            .ok_or(Error::TimedOut {
-                peer: None,
-                awaited: "a connection request",
-            })
+        self.get_request()?
+            .reject(RejReason::CONSUMER_DEFINED, private_data)
     }
 
     /// How many requests were rejected because too many connections were in the making.
@@ -127,7 +141,7 @@ impl Listener {
         self.lock().turned_away()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Intake> {
+    fn lock(&self) -> MutexGuard<'_, Intake<Synchronously>> {
         // A panic (in what prepares a connection) leaves the collections whole.
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,11 +161,14 @@ impl fmt::Debug for Listener {
 struct Synchronously;
 
 impl Ways for Synchronously {
-    fn new_cq(&self, device: &Context, size: u32) -> Result<CompletionQueue, oarlock_verbs::Error> {
-        CompletionQueue::new(device, size)
+    type Settled = Connection;
+
+    fn new_cq(&self, device: &Context, size: u32) -> Result<CompletionQueue> {
+        plain_cq(device, size)
     }
 
-    fn settle(&self, id: &Identifier) -> Result<()> {
-        id.move_to_own_channel("accept")
+    fn settle(&self, connection: Connection) -> Result<Connection> {
+        connection.id.move_to_own_channel("accept")?;
+        Ok(connection)
     }
 }
