@@ -1,5 +1,5 @@
-//! The InfiniBand communication-management protocol (IBA Vol. 1 ch. 12) for reliable connections, as a sans-IO state
-//! machine. Where the specification leaves a choice it behaves as the CM of Linux does.
+//! The InfiniBand communication-management protocol (IBA Vol. 1 ch. 12) for connections and for the resolution of datagram
+//! services, as a sans-IO state machine. Where the specification leaves a choice it behaves as the CM of Linux does.
 //!
 //! ```text
 //!     active side                                        passive side
@@ -14,6 +14,22 @@
 //!     Event::TimewaitExit  IDLE                          IDLE            Event::TimewaitExit
 //!     destroy()                                                          destroy()
 //! ```
+//!
+//! On an established connection either side can load an alternate path:
+//!
+//! ```text
+//!     load_alternate_path()  LAP_SENT    --- LAP -->     LAP_RCVD        Event::LapReceived
+//!     Event::AprReceived     LAP_IDLE    <-- APR ---     LAP_IDLE        answer_alternate_path()
+//! ```
+//!
+//! And a service ID becomes a queue pair for datagrams (SIDR); the id of such a resolution is a [`ConnId`] too:
+//!
+//! ```text
+//!     sidr_request()     SIDR_REQ_SENT  --- SIDR_REQ -->  SIDR_REQ_RCVD  Event::SidrReqReceived
+//!     Event::SidrRepReceived  SIDR_REP_RCVD  <-- SIDR_REP --- SIDR_REP_SENT  sidr_reply()
+//! ```
+//!
+//! A REQ, REP or LAP that takes long to decide on can be answered with an MRA ([`Cm::send_mra`]): the peer waits longer.
 //!
 //! # The contract
 //!
@@ -30,7 +46,7 @@
 //! ([`DropReason`]); tell the caller that the call is misuse ([`Error::WrongState`]). The [`table`] module holds them as
 //! data, and the tests execute every row.
 //!
-//! A connection lives until [`Cm::destroy`], whatever happens to it: one that was rejected or timed out rests in IDLE.
+//! The drawings and the table are in `docs/connection-states.md`. A connection lives until [`Cm::destroy`], whatever happens to it: one that was rejected or timed out rests in IDLE.
 //!
 //! # Who is heard
 //!
@@ -42,14 +58,15 @@
 //!
 //! # Limits
 //!
-//! A peer can grow the number of half-open connections ([`Config::max_half_open`]) and of connections
-//! ([`Config::max_connections`]). Beyond the limit a REQ is dropped and counted; the peer repeats it. Nothing else that a
-//! peer sends is stored, and no wait that it asks for is longer than [`Config::longest_wait`].
+//! A peer can grow the number of half-open connections and unanswered resolutions ([`Config::max_half_open`]) and of
+//! connections and resolutions in all ([`Config::max_connections`]). Beyond the limit a REQ or SIDR_REQ is dropped and counted;
+//! the peer repeats it. Besides, a connection keeps the last LAP of its peer. Nothing else that a peer sends is stored, and no
+//! wait that it asks for is longer than [`Config::longest_wait`]; a second MRA for the same message does not extend it.
 //!
 //! # What it never does
 //!
-//! No datagram service (SIDR), no alternate paths (LAP, APR): those messages are counted as unsupported attributes and
-//! dropped. It does not check the queue pair type, the private data or the backlog: the RDMA CM above does.
+//! It does not check the queue pair type, the private data, the backlog, or where an alternate path leads: the RDMA CM above
+//! does. It never fails over by itself.
 //!
 //! # Where to read next
 //!

@@ -12,6 +12,7 @@ mod limits;
 mod operations;
 mod passive;
 mod reasons;
+mod restart_storm;
 mod restarts;
 mod sidr;
 mod simulation;

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use oarlock_sim::NetworkConfig;
-use oarlock_wire::{IbTimeout, Qpn, RejReason};
+use oarlock_sim::{NetworkConfig, Rng};
+use oarlock_wire::mad::MAD_LEN;
+use oarlock_wire::{AprStatus, IbTimeout, Qpn, RejReason, SidrStatus};
 use proptest::prelude::*;
 
 use super::support::{A, B, Pair, accept_params, config, connect_params};
-use crate::{AcceptParams, Config, ConnId, ConnectParams, Event};
+use crate::{
+    AcceptParams, AlternatePathParams, Config, ConnId, ConnectParams, Event, SidrParams,
+    SidrReplyParams,
+};
 
 /// One input to one side. `pick` chooses among the ids that side has ever had.
 #[derive(Clone, Debug)]
@@ -22,6 +26,24 @@ enum Op {
     },
     Establish,
     NotifyEstablished,
+    SidrRequest {
+        retries: u8,
+        deadline: Option<u16>,
+    },
+    SidrReply {
+        status: u8,
+    },
+    LoadPath,
+    AnswerPath {
+        status: u8,
+    },
+    /// A message of any kind with random content, to the connection if `named`, from the peer or from a stranger.
+    Forge {
+        attribute: u16,
+        named: bool,
+        stranger: bool,
+        seed: u64,
+    },
     Reject {
         stale: bool,
     },
@@ -51,6 +73,12 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0u8..4).prop_map(|qpn| Op::Accept { qpn }),
         3 => Just(Op::Establish),
         1 => Just(Op::NotifyEstablished),
+        2 => (0u8..4, proptest::option::of(0u16..9000)).prop_map(|(retries, deadline)| Op::SidrRequest { retries, deadline }),
+        2 => (0u8..7).prop_map(|status| Op::SidrReply { status }),
+        2 => Just(Op::LoadPath),
+        2 => (0u8..7).prop_map(|status| Op::AnswerPath { status }),
+        2 => (0x10u16..0x1B, any::<bool>(), any::<bool>(), any::<u64>())
+            .prop_map(|(attribute, named, stranger, seed)| Op::Forge { attribute, named, stranger, seed }),
         1 => any::<bool>().prop_map(|stale| Op::Reject { stale }),
         1 => (0u8..32).prop_map(|timeout| Op::SendMra { timeout }),
         2 => Just(Op::Disconnect),
@@ -82,7 +110,7 @@ proptest! {
             for side in [A, B] {
                 pair.drain(side);
                 for event in pair.events[side].drain(..) {
-                    if let Event::ReqReceived { id, .. } = event {
+                    if let Event::ReqReceived { id, .. } | Event::SidrReqReceived { id, .. } = event {
                         ids[side].push(id);
                     }
                 }
@@ -140,6 +168,51 @@ fn apply(pair: &mut Pair, ids: &mut [Vec<ConnId>; 2], side: usize, pick: u16, op
             .is_err(),
         (Op::Establish, Some(id)) => cm.establish(now, id, &[1]).is_err(),
         (Op::NotifyEstablished, Some(id)) => cm.notify_established(now, id).is_err(),
+        (Op::SidrRequest { retries, deadline }, _) => {
+            let params = SidrParams {
+                max_cm_retries: *retries,
+                deadline: deadline.map(|millis| Duration::from_millis(millis.into())),
+                ..SidrParams::new(super::support::av(side), super::support::SERVICE)
+            };
+            cm.sidr_request(now, params)
+                .map(|id| ids[side].push(id))
+                .is_err()
+        }
+        (Op::SidrReply { status }, Some(id)) => cm
+            .sidr_reply(now, id, SidrReplyParams::refusal(SidrStatus(*status)))
+            .is_err(),
+        (Op::LoadPath, Some(id)) => cm
+            .load_alternate_path(now, id, AlternatePathParams::new(Default::default()))
+            .is_err(),
+        (Op::AnswerPath { status }, Some(id)) => cm
+            .answer_alternate_path(now, id, AprStatus(*status), &[], &[])
+            .is_err(),
+        (
+            Op::Forge {
+                attribute,
+                named,
+                stranger,
+                seed,
+            },
+            id,
+        ) => {
+            let mut mad = [0; MAD_LEN];
+            Rng::new(*seed).fill(&mut mad);
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+            let names = id.and_then(|id| cm.comm_id(id)).filter(|_| *named);
+            if let Some(comm_id) = names {
+                // The receiver's comm id is the second of most messages, and the request id is the first of a SIDR_REP.
+                let at = if *attribute == 0x18 { 24 } else { 28 };
+                mad[at..at + 4].copy_from_slice(&comm_id.0.to_be_bytes());
+            }
+            let mut from = super::support::av(side);
+            if *stranger {
+                from.remote = oarlock_wire::Gid::from_ip([10, 0, 0, 99].into());
+            }
+            cm.handle_mad(now, &from, &mad);
+            false
+        }
         (Op::Reject { stale }, Some(id)) => {
             let reason = if *stale {
                 RejReason::STALE_CONNECTION
