@@ -86,6 +86,9 @@ pub(crate) enum Failure {
         connections: usize,
         first: String,
     },
+    /// The peer is not what the command speaks to, or does not keep to the protocol.
+    #[error("{0}")]
+    Protocol(String),
     /// Migration did not work.
     #[error("failure migrating to channel: {0}")]
     Migration(oarlock_rdmacm::Error),

@@ -16,6 +16,7 @@ mod demo;
 mod explain;
 mod failure;
 mod host;
+mod ping;
 mod progress;
 mod ps;
 mod report;
@@ -50,6 +51,8 @@ enum Command {
     Cmatose(cmatose::Options),
     /// Times every step of setting up connections
     Cmtime(cmtime::Options),
+    /// Round trips over a connection, in the manner of rping(1)
+    Ping(ping::Options),
     /// Shows the host service: identifiers, ports, slots, counters
     Ps(ps::Options),
     /// Explains a code: why a peer refused, what a call's error number or an event means
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Cmatose(options) => cmatose::run(&options),
         Command::Cmtime(options) => cmtime::run(&options),
+        Command::Ping(options) => ping::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),
@@ -103,4 +107,15 @@ fn init_log() -> Result<(), failure::Failure> {
         .log_internal_errors(false)
         .init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
 }

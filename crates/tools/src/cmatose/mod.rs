@@ -18,10 +18,16 @@ use crate::failure::Failure;
 use crate::report::{self, Lines};
 use crate::trace;
 use oarlock_hostd::Host;
+use std::net::SocketAddr;
 
 pub(crate) use address::any as any_address;
 pub(crate) use options::Options;
 pub(crate) use outcome::Outcome;
+
+/// The address of a host name or of an address in text; the first one where a name has several.
+pub(crate) fn resolve_address(name: &str, port: u16) -> Result<SocketAddr, Failure> {
+    address::resolve(name, None, port)
+}
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! The commands as programs, on the real port, in a network namespace of their own.
 
 mod explain;
+mod ping;
 mod ps;
 mod support;
 
@@ -263,7 +264,7 @@ fn a_capture_becomes_a_ladder() {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    for command in ["demo", "cmatose", "cmtime", "ps", "host"] {
+    for command in ["demo", "cmatose", "cmtime", "ping", "explain", "ps", "host"] {
         let output = Command::new(OARLOCK)
             .args([command, "--help"])
             .output()

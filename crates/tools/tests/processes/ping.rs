@@ -1,0 +1,128 @@
+//! `oarlock ping` as a program.
+
+use super::support::{assert_line, assert_status, inside, oarlock, stderr, stdout};
+
+/// What the options do, over both families: number, size, printing, comparing, JSON on both sides.
+#[test]
+fn a_client_and_a_server_exchange_and_sum_up() {
+    for address in ["127.0.0.1", "::1"] {
+        let Some(output) = inside(&format!(
+            "d=$(mktemp -d); $OARLOCK ping -s -a {address} -p 7000 -V -v --json >$d/server 2>$d/said & s=$!; \
+             until grep -q listening $d/said; do sleep 0.01; done; \
+             $OARLOCK ping -c -a {address} -p 7000 -C 3 -S 20 -V -v >$d/client; c=$?; wait $s; e=$?; \
+             cat $d/client; echo server; cat $d/server; echo said; cat $d/said; rm -r $d; exit $((c + e))"
+        )) else {
+            return;
+        };
+        assert_status(&output, 0);
+        let text = stdout(&output);
+        let (client, rest) = text.split_once("\nserver\n").unwrap();
+        let (server, said) = rest.split_once("\nsaid\n").unwrap();
+        for number in 0..3 {
+            assert!(
+                client
+                    .lines()
+                    .any(|line| line.starts_with(&format!("ping {number}: "))
+                        && line.contains(&format!("data: oarlock-ping-{number}: "))),
+                "{client}"
+            );
+            assert!(
+                said.contains(&format!("ping {number}, data: oarlock-ping-{number}: ")),
+                "{said}"
+            );
+        }
+        assert!(
+            client.contains("3 messages of 20 bytes sent, 3 received, 0 lost, 0 late, 0 wrong"),
+            "{client}"
+        );
+        assert!(
+            client
+                .lines()
+                .last()
+                .unwrap()
+                .starts_with("rtt min/avg/max/mdev = "),
+            "{client}"
+        );
+        let server: serde_json::Value = serde_json::from_str(server).unwrap();
+        assert_eq!(server["schema"], "oarlock.ping/1");
+        assert_eq!(
+            (&server["ok"], &server["side"], &server["clients"]),
+            (&true.into(), &"server".into(), &1.into())
+        );
+        assert_eq!(
+            (&server["answered"], &server["mismatches"]),
+            (&3.into(), &0.into())
+        );
+    }
+}
+
+/// Ended by Ctrl-C a client sums up, disconnects and has done what it was asked; -w ends it by itself.
+#[test]
+fn a_client_without_a_number_goes_on_until_it_is_ended() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK ping -s -P >$d/server & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
+         $OARLOCK ping -c -a 127.0.0.1 -v >$d/client & c=$!; until grep -q '^ping 3: ' $d/client; do sleep 0.01; done; \
+         kill -INT $c; wait $c; echo int $?; \
+         $OARLOCK ping -c -a 127.0.0.1 -i 0.05 -w 0.3 --json; echo deadline $?; \
+         kill -TERM $s; wait $s; echo server $?; cat $d/client $d/server; rm -r $d",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    for line in ["int 0", "deadline 0", "server 0"] {
+        assert_line(&text, line);
+    }
+    assert!(text.contains(" 0 lost, 0 late, 0 wrong"), "{text}");
+    let object = text.lines().find(|line| line.starts_with('{')).unwrap();
+    let object: serde_json::Value = serde_json::from_str(object).unwrap();
+    assert_eq!(object["side"], "client");
+    assert!(object["rtt_us"]["avg"].as_f64().unwrap() > 0.0, "{object}");
+    assert!(object["sent"].as_u64().unwrap() > 0, "{object}");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("served: clients 2, refused 0, messages ")),
+        "{text}"
+    );
+}
+
+/// Another program's client is refused with a sentence on both sides, and another program's server is left with one.
+#[test]
+fn other_programs_are_told_apart() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK ping -s >$d/server 2>$d/err & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
+         $OARLOCK cmatose -s 127.0.0.1 -p 7174; echo client $?; wait $s; echo server $?; cat $d/err; \
+         $OARLOCK cmatose -p 7000 >$d/server2 2>/dev/null & s=$!; until grep -q listening $d/server2; do sleep 0.01; done; \
+         $OARLOCK ping -c -a 127.0.0.1 -p 7000; echo ping $?; wait $s; rm -r $d",
+    ) else {
+        return;
+    };
+    let text = stdout(&output);
+    for line in ["client 1", "server 1", "ping 1"] {
+        assert_line(&text, line);
+    }
+    assert!(
+        text.contains("refused: the client is no `oarlock ping -c`"),
+        "{text}"
+    );
+    let said = stderr(&output);
+    assert!(said.contains("consumer defined (28)"), "{said}");
+    assert!(said.contains("is no `oarlock ping -s`"), "{said}");
+}
+
+#[test]
+fn options_of_the_other_side_are_wrong_usage() {
+    for arguments in [
+        &["ping", "-s", "-C", "3"][..],
+        &["ping", "-s", "-S", "3"],
+        &["ping", "-c"],
+        &["ping", "-c", "-a", "::1", "-P"],
+        &["ping", "-c", "-s", "-a", "::1"],
+        &["ping", "-a", "::1"],
+        &["ping", "-c", "-a", "::1", "-S", "2000000"],
+        &["ping", "-c", "-a", "::1", "-C", "0"],
+        &["ping", "-c", "-a", "::1", "--timeout", "0"],
+    ] {
+        assert_status(&oarlock(arguments), 2);
+    }
+}
