@@ -34,6 +34,17 @@ struct Run {
     is_closed: bool,
 }
 
+impl Run {
+    /// Whether another packet of this length may leave with those there are.
+    fn takes(&self, av: &AddressVector, dest_qpn: [u8; 3], segment: usize) -> bool {
+        !self.is_closed
+            && self.av == *av
+            && self.dest_qpn == dest_qpn
+            && segment <= self.segment
+            && self.count < MAX_SEGMENTS
+    }
+}
+
 impl Scratch {
     /// Takes all packets that `transport` has to send. Without a port (the service is gone) they are
     /// counted and dropped, so that completions can follow.
@@ -50,11 +61,7 @@ impl Scratch {
             let segment = transmit.len + ICRC_LEN;
             let dest_qpn = [self.packet[5], self.packet[6], self.packet[7]];
             let fits = run.as_ref().is_some_and(|run| {
-                !run.is_closed
-                    && run.av == transmit.av
-                    && run.dest_qpn == dest_qpn
-                    && segment <= run.segment
-                    && run.count < MAX_SEGMENTS
+                run.takes(&transmit.av, dest_qpn, segment)
                     && self.run.len() + segment <= MAX_RUN_LEN
             });
             if !fits && let Some(full) = run.take() {
@@ -106,3 +113,40 @@ const ICRC_LEN: usize = 4;
 /// What [`Port::send_run`] takes.
 const MAX_SEGMENTS: u64 = 64;
 const MAX_RUN_LEN: usize = 65_000;
+
+#[cfg(test)]
+mod tests {
+    use oarlock_wire::Gid;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_of_one_path_one_queue_pair_and_one_length() {
+        let gid = |last| Gid::from_ip([10, 0, 0, last].into());
+        let av = AddressVector::new(gid(1), gid(2));
+        let run = Run {
+            av,
+            dest_qpn: [2, 0, 1],
+            segment: 100,
+            count: 1,
+            is_closed: false,
+        };
+        assert!(run.takes(&av, [2, 0, 1], 100));
+        assert!(run.takes(&av, [2, 0, 1], 40), "the last may be shorter");
+        assert!(!run.takes(&av, [2, 0, 1], 101));
+        assert!(!run.takes(&AddressVector::new(gid(1), gid(3)), [2, 0, 1], 100));
+        // Datagrams to two slots of one host: a burst would be received as a whole by the first.
+        assert!(!run.takes(&av, [3, 0, 1], 100));
+        let full = Run {
+            count: MAX_SEGMENTS,
+            ..run
+        };
+        assert!(!full.takes(&av, [2, 0, 1], 100));
+        let closed = Run {
+            count: 2,
+            is_closed: true,
+            ..full
+        };
+        assert!(!closed.takes(&av, [2, 0, 1], 40));
+    }
+}

@@ -12,8 +12,10 @@ use oarlock_device::{
     Region,
 };
 use oarlock_port::{Faults, MemHost, MemWire, Port};
-use oarlock_transport::{AttrMask, QpAttr, QpState, RecvWr, SendData, SendWr, Sge};
-use oarlock_wire::{AddressVector, Gid, Guid, IbTimeout, Mtu, PKey, Psn, RetryCount};
+use oarlock_transport::{
+    AttrMask, QpAttr, QpState, QpType, RecvWr, SendData, SendWr, Sge, UdDestination,
+};
+use oarlock_wire::{AddressVector, Gid, Guid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount};
 
 /// Gives one slot of a host; `gone` plays the service.
 pub(crate) struct Source {
@@ -71,6 +73,19 @@ impl Side {
         let gid = device.gids[0];
         let endpoint = Endpoint::new(Box::new(source)).expect("endpoint");
         let context = Context::open(device, &endpoint).expect("context");
+        let cq = Arc::new(Cq::new(&context, 1024, None, 0).expect("cq"));
+        Self {
+            pd: Pd::new(&context),
+            context,
+            cq,
+            gid,
+        }
+    }
+
+    /// Another device on the endpoint of this one.
+    pub(crate) fn second_device(&self, device: DeviceInfo) -> Self {
+        let gid = device.gids[0];
+        let context = Context::open(device, self.context.endpoint()).expect("context");
         let cq = Arc::new(Cq::new(&context, 1024, None, 0).expect("cq"));
         Self {
             pd: Pd::new(&context),
@@ -245,6 +260,80 @@ pub(crate) fn connected(a: &Side, b: &Side) -> (Qp, Qp) {
     let (qa, qb) = (a.qp(QpInit::default()), b.qp(QpInit::default()));
     connect((a, &qa), (b, &qb));
     (qa, qb)
+}
+
+/// The key of every datagram queue pair here.
+pub(crate) const KEY: QKey = QKey(0x0111_1111);
+
+/// A datagram queue pair in state Init.
+pub(crate) fn ud_init(side: &Side) -> Qp {
+    let qp = side.qp(QpInit {
+        qp_type: QpType::Ud,
+        ..QpInit::default()
+    });
+    qp.modify(&QpAttr {
+        mask: AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+        state: QpState::Init,
+        qkey: KEY,
+        ..QpAttr::default()
+    })
+    .expect("init");
+    qp
+}
+
+/// From Init to RTS.
+fn ud_start(qp: &Qp) {
+    qp.modify(&QpAttr::to_state(QpState::Rtr)).expect("rtr");
+    qp.modify(&QpAttr {
+        mask: AttrMask::STATE | AttrMask::SQ_PSN,
+        state: QpState::Rts,
+        ..QpAttr::default()
+    })
+    .expect("rts");
+}
+
+/// From Reset to RTS.
+pub(crate) fn ud_walk(qp: &Qp) {
+    qp.modify(&QpAttr {
+        mask: AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+        state: QpState::Init,
+        qkey: KEY,
+        ..QpAttr::default()
+    })
+    .expect("init");
+    ud_start(qp);
+}
+
+/// A datagram queue pair in state RTS.
+pub(crate) fn ud_ready(side: &Side) -> Qp {
+    let qp = ud_init(side);
+    ud_start(&qp);
+    qp
+}
+
+/// The way to a queue pair.
+pub(crate) fn ud_to(from: &Side, to: &Side, qp: &Qp) -> UdDestination {
+    UdDestination {
+        av: AddressVector::new(from.gid, to.gid),
+        remote_qpn: qp.qpn(),
+        remote_qkey: KEY,
+    }
+}
+
+pub(crate) fn group(last: u8) -> Gid {
+    Gid::from_ip([239, 0, 0, last].into())
+}
+
+/// The way to a group, by the device's interface.
+pub(crate) fn to_group(from: &Side, group: Gid) -> UdDestination {
+    UdDestination {
+        av: AddressVector {
+            scope_id: from.context.device().ifindex,
+            ..AddressVector::new(from.gid, group)
+        },
+        remote_qpn: Qpn::MULTICAST,
+        remote_qkey: KEY,
+    }
 }
 
 /// Bytes that tell where they belong.
