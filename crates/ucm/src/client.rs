@@ -20,11 +20,11 @@ use oarlock_wire::{IbTimeout, RnrTimer};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use crate::abi::{
-    self, Accept, Bind, Command, ConnParam, Connect, CreateId, DestroyId, Disconnect, EventResp,
-    GetEvent, Header, IbPathRecData, InitQpAttr, Listen, MAX_PRIVATE_DATA, MigrateId, Notify,
-    PrivateDataLength, Query, QueryAddrResp, QueryPathResp, Reject, ResolveAddr, ResolveRoute,
-    SetOption, SockaddrStorage, UverbsQpAttr, option_id, option_level, option_oarlock,
-    query_option,
+    self, Accept, Bind, Command, ConnParam, Connect, CreateId, DestroyId, Disconnect, Ece,
+    EventResp, GetEvent, Header, IbPathRecData, InitQpAttr, JoinMcast, LeaveMcast, Listen,
+    MAX_PRIVATE_DATA, MigrateId, Notify, PrivateDataLength, Query, QueryAddrResp, QueryPathResp,
+    Reject, ResolveAddr, ResolveRoute, SetOption, SockaddrStorage, UdParam, UverbsAhAttr,
+    UverbsQpAttr, WriteCmEvent, option_ib, option_id, option_level, option_oarlock, query_option,
 };
 
 /// One request and the type of its answer.
@@ -128,7 +128,11 @@ fn structure<T: zerocopy::FromBytes>(bytes: &[u8]) -> Result<T, BadAnswer> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdNumber(pub u32);
 
-/// How many events were delivered over an identifier's life.
+/// The number of a multicast join; another number space than that of identifiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JoinNumber(pub u32);
+
+/// How many events were delivered over an identifier's, or a join's, life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventsReported(pub u32);
 
@@ -140,6 +144,13 @@ impl Answer for () {
 }
 
 impl Answer for IdNumber {
+    const ROOM: u16 = 4;
+    fn decode(bytes: &[u8]) -> Result<Self, BadAnswer> {
+        structure::<abi::CreateIdResp>(bytes).map(|resp| Self(resp.id))
+    }
+}
+
+impl Answer for JoinNumber {
     const ROOM: u16 = 4;
     fn decode(bytes: &[u8]) -> Result<Self, BadAnswer> {
         structure::<abi::CreateIdResp>(bytes).map(|resp| Self(resp.id))
@@ -165,14 +176,61 @@ impl Answer for UverbsQpAttr {
 pub struct Event {
     /// The caller's own value for the identifier; of the listener in a connection request.
     pub uid: u64,
-    /// The identifier; the new one in a connection request.
+    /// The identifier; the new one in a connection request. In multicast events the number is that of the join, see
+    /// [`join`](Self::join).
     pub id: IdNumber,
     /// The event's number.
     pub kind: u32,
     /// 0, a negative errno, or a positive code of the transport.
     pub status: i32,
     /// The connection parameters, in the receiver's view.
+    ///
+    /// The ABI does not say which of three things an event carries: these, the datagram parameters ([`ud`](Self::ud)) where
+    /// the identifier is for datagrams, or a number ([`arg`](Self::arg)) in USER and INTERNAL.
     pub param: EventParam,
+    /// The options of enhanced connection establishment that the peer's message carried; zero if it carried none.
+    pub ece: Ece,
+    union: Box<[u8; 304]>,
+}
+
+impl Event {
+    /// The datagram parameters: of events of UD identifiers, and of joins. For others the answer has no meaning.
+    #[must_use]
+    pub fn ud(&self) -> UdEventParam {
+        let param: UdParam = structure(&self.union[..]).expect("the union has room for it");
+        let len = usize::from(param.private_data_len);
+        UdEventParam {
+            private_data: (len > 0).then(|| param.private_data[..len].to_vec()),
+            qp_num: param.qp_num,
+            qkey: param.qkey,
+            ah_attr: param.ah_attr,
+        }
+    }
+
+    /// The join that a multicast event is about. For other events the answer has no meaning.
+    #[must_use]
+    pub const fn join(&self) -> JoinNumber {
+        JoinNumber(self.id.0)
+    }
+
+    /// The number given to [`write_cm_event`]. For other events than USER and INTERNAL the answer has no meaning.
+    #[must_use]
+    pub fn arg(&self) -> u64 {
+        structure(&self.union[..]).map_or(0, u64::from_ne_bytes)
+    }
+}
+
+/// The datagram parameters of an event: how the peer, or a multicast group, is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdEventParam {
+    /// The whole private data field of the message, zero padded; `None` where the event comes from no message.
+    pub private_data: Option<Vec<u8>>,
+    /// The remote queue pair; 0xFFFFFF for a group, 0 where the peer has named none.
+    pub qp_num: u32,
+    /// The queue key to send with.
+    pub qkey: u32,
+    /// What an address handle is made of.
+    pub ah_attr: UverbsAhAttr,
 }
 
 /// The connection parameters of an event.
@@ -221,6 +279,8 @@ impl Answer for Event {
             kind: event.event,
             status: event.status,
             param: EventParam::from(&event.conn()),
+            ece: event.ece,
+            union: Box::new(event.param),
         })
     }
 }
@@ -565,8 +625,7 @@ pub fn get_event() -> Call<Event> {
 }
 
 fn set_option(id: IdNumber, level: u32, optname: u32, value: &[u8]) -> Call<()> {
-    let optlen =
-        u32::try_from(value.len()).expect("options of an identifier have one or four bytes");
+    let optlen = u32::try_from(value.len()).expect("no option has as many as 2^32 bytes");
     let body = SetOption {
         optval: 0,
         id: id.0,
@@ -638,6 +697,14 @@ pub fn set_connect_deadline(id: IdNumber, deadline: Option<Duration>) -> Call<()
     set_own_option(id, option_oarlock::CONNECT_DEADLINE, &millis.to_ne_bytes())
 }
 
+/// SET_OPTION, the path, instead of RESOLVE_ROUTE; ROUTE_RESOLVED follows. Of several records the first with flags
+/// [`PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL`](abi::PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL) is used. More than 113 do not fit
+/// in one request to the service.
+#[must_use]
+pub fn set_path(id: IdNumber, records: &[IbPathRecData]) -> Call<()> {
+    set_option(id, option_level::IB, option_ib::PATH, records.as_bytes())
+}
+
 fn set_own_option(id: IdNumber, optname: u32, value: &[u8]) -> Call<()> {
     set_option(id, option_level::OARLOCK, optname, value)
 }
@@ -646,6 +713,50 @@ fn set_own_option(id: IdNumber, optname: u32, value: &[u8]) -> Call<()> {
 #[must_use]
 pub fn notify(id: IdNumber, event: u32) -> Call<()> {
     Call::new(Command::NOTIFY, &Notify { id: id.0, event })
+}
+
+/// JOIN_MCAST: `uid` comes back in the join's events; see [`abi::join_flag`] for the flags.
+#[must_use]
+pub fn join_multicast(
+    id: IdNumber,
+    uid: u64,
+    group: SocketAddr,
+    join_flags: u16,
+) -> Call<JoinNumber> {
+    let addr = SockaddrStorage::from(group);
+    let body = JoinMcast {
+        response: 0,
+        uid,
+        id: id.0,
+        addr_size: addr.abi_size(),
+        join_flags,
+        addr,
+    };
+    Call::new(Command::JOIN_MCAST, &body)
+}
+
+/// LEAVE_MCAST.
+#[must_use]
+pub fn leave_multicast(join: JoinNumber) -> Call<EventsReported> {
+    let body = LeaveMcast {
+        response: 0,
+        id: join.0,
+        reserved: 0,
+    };
+    Call::new(Command::LEAVE_MCAST, &body)
+}
+
+/// WRITE_CM_EVENT: puts an event of kind USER (18) or INTERNAL (19) into the identifier's channel.
+#[must_use]
+pub fn write_cm_event(id: IdNumber, event: u32, status: i32, arg: u64) -> Call<()> {
+    let mut body = WriteCmEvent {
+        id: id.0,
+        event,
+        status: status.cast_unsigned(),
+        ..WriteCmEvent::new_zeroed()
+    };
+    body.param[..8].copy_from_slice(&arg.to_ne_bytes());
+    Call::new(Command::WRITE_CM_EVENT, &body)
 }
 
 /// MIGRATE_ID: written on the new channel, names the old one by its token.

@@ -1,4 +1,4 @@
-//! Where requests are answered otherwise than by the Linux kernel (6.12), and why.
+//! Where requests are answered otherwise than by the Linux kernel (6.12; commands 23 and 24 as of 6.17), and why.
 //!
 //! The list is data, so that documentation is made from it and nothing differs in silence. What concerns identifiers
 //! beyond the ABI is marked `Deviation:` where it happens, in the crates below.
@@ -98,6 +98,24 @@ pub const DEVIATIONS: &[Deviation] = &[
         "0 is as good a value as any for those who look events up by number",
     ),
     row(
+        "INIT_QP_ATTR without a connection",
+        "answers every queue pair state with the attributes for INIT",
+        "RTR, RTS and the others are EINVAL",
+        "attributes under another state's name would be taken for what they are not",
+    ),
+    row(
+        "ACCEPT that does not fit",
+        "rejects the connection for reason 28 when it is asked to accept on the active side or to complete on the passive one, or before there is a response",
+        "the call answers EINVAL and the connection stays",
+        "a call that comes too early or on the wrong identifier must not cost the connection",
+    ),
+    row(
+        "REP to the side that sent one",
+        "answers it with an RTU once the connection is established",
+        "it is dropped and counted",
+        "only the active side ever says RTU",
+    ),
+    row(
         "min_rnr_timer",
         "hands out 0, which means 655.36 ms",
         "INIT_QP_ATTR for RTR says 12 (0.64 ms) unless configured otherwise",
@@ -164,12 +182,6 @@ pub const DEVIATIONS: &[Deviation] = &[
         "one program must not take the memory of the service for all",
     ),
     row(
-        "port spaces",
-        "knows TCP, UDP, IPOIB and IB",
-        "CREATE_ID answers ENOSYS to UDP, IPOIB and IB",
-        "they need datagram queue pairs and native addresses, which do not exist yet",
-    ),
-    row(
         "AF_IB addresses",
         "takes them on InfiniBand links",
         "BIND and RESOLVE_ADDR answer EAFNOSUPPORT",
@@ -177,9 +189,33 @@ pub const DEVIATIONS: &[Deviation] = &[
     ),
     row(
         "SET_OPTION, IB_PATH",
-        "takes path records for the connection",
-        "ENOSYS",
-        "there is no subnet administrator whose records could be given",
+        "takes any path record, and fails later if it does not work",
+        "a path from a GID that the device does not have, in another partition than 0xffff, to another service than the destination's or with an MTU that the link does not carry is EINVAL",
+        "wrong values are trapped at the call that gives them",
+    ),
+    row(
+        "options of enhanced connection establishment",
+        "cuts vendor ids to 24 bits, and ignores options where the message carries none",
+        "a larger vendor id, and options with the CONNECT of a datagram identifier or with an RTU, are EINVAL",
+        "no option may be accepted and ignored",
+    ),
+    row(
+        "queue pair types of port space IB",
+        "takes any number",
+        "CREATE_ID answers ENOSYS to others than RC, UC and UD",
+        "an identifier whose queue pair cannot exist would fail at its last step",
+    ),
+    row(
+        "multicast groups of IPv6",
+        "answers 524 (ENOTSUPP) over RoCEv2",
+        "they are joined like those of IPv4",
+        "the interface can be a member of both",
+    ),
+    row(
+        "addresses that are no multicast group",
+        "joins them, as long as they are not zero",
+        "JOIN_IP_MCAST and JOIN_MCAST answer EINVAL",
+        "nothing would ever arrive",
     ),
     row(
         "SET_OPTION, level 0x6f61726c",
@@ -188,22 +224,10 @@ pub const DEVIATIONS: &[Deviation] = &[
         "the kernel's values leave a program waiting for 74 s, and nothing but the whole host can be configured otherwise",
     ),
     row(
-        "enhanced connection establishment",
-        "carries vendor options in REQ and REP",
-        "CONNECT and ACCEPT answer ENOSYS unless they are zero",
-        "no option may be accepted and ignored",
-    ),
-    row(
         "credentials",
         "compares the writer's credentials with the opener's at each write (EACCES)",
         "they are compared once, when a program joins the service",
         "a socket's peer does not change",
-    ),
-    row(
-        "commands 23 and 24",
-        "of 6.12 answers EINVAL, as they came later",
-        "ENOSYS, as a kernel that knows their numbers and cannot carry them out",
-        "the ABI numbers 25 commands by now",
     ),
 ];
 

@@ -133,6 +133,12 @@ pub enum Failure {
         /// Its state.
         state: State,
     },
+    /// A queue pair's attributes for a listener.
+    #[error("INIT_QP_ATTR: identifier {number} listens, which no queue pair does")]
+    ListenerHasNoQueuePair {
+        /// The number.
+        number: u32,
+    },
     /// MIGRATE_ID names no channel of the caller.
     #[error("MIGRATE_ID: the old event channel is not one of this program's")]
     UnknownOldChannel,
@@ -166,6 +172,52 @@ pub enum Failure {
         /// The event.
         given: u32,
     },
+    /// Options of enhanced connection establishment with an RTU.
+    #[error("ACCEPT: an RTU carries no options; vendor {vendor_id:#x} was given")]
+    EceInRtu {
+        /// The vendor given.
+        vendor_id: u32,
+    },
+    /// Join flags that are none.
+    #[error(
+        "{command}: join flags {given}; 0 (full member) and 1 (send-only full member) are known"
+    )]
+    JoinFlags {
+        /// The command.
+        command: Command,
+        /// The flags.
+        given: u16,
+    },
+    /// An event that programs may not put into a channel.
+    #[error("WRITE_CM_EVENT: event {given}; USER (18) and INTERNAL (19) can be written")]
+    ForeignEvent {
+        /// The event.
+        given: u32,
+    },
+    /// Path records that are no whole number of records.
+    #[error("SET_OPTION: path records of {given} bytes; each has 72")]
+    PathRecords {
+        /// The length given.
+        given: usize,
+    },
+    /// No path record that is used.
+    #[error(
+        "SET_OPTION: none of {records} path records has flags 0x2b (general management, primary, both directions)"
+    )]
+    NoPrimaryPath {
+        /// How many there are.
+        records: usize,
+    },
+    /// A service record is asked for in another state.
+    #[error(
+        "RESOLVE_IB_SERVICE: identifier {number} is in state {state}; it must be in ADDR_RESOLVED"
+    )]
+    ServiceState {
+        /// The number.
+        number: u32,
+        /// Its state.
+        state: State,
+    },
     /// An option of another length.
     #[error("SET_OPTION: option {option} has {wanted} bytes, not {given}")]
     OptionLength {
@@ -194,13 +246,31 @@ pub enum Failure {
     },
 
     // What is not there.
-    /// A command without an implementation.
-    #[error("{command} is not implemented: {reason}")]
-    NotImplemented {
-        /// The command.
-        command: Command,
-        /// Why.
-        reason: &'static str,
+    /// The command that no kernel implements either.
+    #[error("GET_OPTION is not implemented, as in every kernel")]
+    NoGetOption,
+    /// Service records are resolved by an InfiniBand subnet administrator.
+    #[error(
+        "RESOLVE_IB_SERVICE: on RoCE there is no subnet administrator to ask for service records"
+    )]
+    NoServiceRecords,
+    /// No service records were found.
+    #[error("QUERY: identifier {number} has no service records")]
+    NoServices {
+        /// The number.
+        number: u32,
+    },
+    /// No multicast join has this number.
+    #[error("LEAVE_MCAST: no join has the number {number}")]
+    UnknownJoin {
+        /// The number.
+        number: u32,
+    },
+    /// The join's identifier is on another channel.
+    #[error("LEAVE_MCAST: the identifier of join {number} is on another event channel")]
+    OtherFilesJoin {
+        /// The number.
+        number: u32,
     },
     /// A level or name of no option, or of one that is not implemented.
     #[error("SET_OPTION: option {name} of level {level} is not implemented")]
@@ -210,21 +280,13 @@ pub enum Failure {
         /// The name.
         name: u32,
     },
-    /// A query option that is not implemented.
-    #[error("QUERY: option {option} is not implemented; addresses (0), paths (1) and GIDs (2) are")]
+    /// A query option that is none.
+    #[error(
+        "QUERY: there is no option {option}; addresses (0), paths (1), GIDs (2) and service records (3) are"
+    )]
     UnknownQuery {
         /// The option.
         option: u32,
-    },
-    /// Enhanced connection establishment.
-    #[error(
-        "{command}: enhanced connection establishment (vendor {vendor_id}) is not implemented; leave it zero"
-    )]
-    Ece {
-        /// The command.
-        command: Command,
-        /// The vendor asked for.
-        vendor_id: u32,
     },
     /// No event waits.
     #[error("no event waits on the channel")]
@@ -256,6 +318,8 @@ mod number {
     pub(super) const EBADF: Errno = Errno(9);
     pub(super) const EFAULT: Errno = Errno(14);
     pub(super) const ENOSPC: Errno = Errno(28);
+    pub(super) const ENODATA: Errno = Errno(61);
+    pub(super) const EOPNOTSUPP: Errno = Errno(95);
     pub(super) const ECANCELED: Errno = Errno(125);
 }
 
@@ -267,12 +331,15 @@ impl Failure {
             Self::UnknownFile => number::EBADF,
             Self::RequestEnds { .. } | Self::OptionValue { .. } => number::EFAULT,
             Self::NoRoom { .. } => number::ENOSPC,
-            Self::UnknownId { .. } | Self::UnknownOldChannel => Errno::ENOENT,
+            Self::UnknownId { .. } | Self::UnknownOldChannel | Self::UnknownJoin { .. } => {
+                Errno::ENOENT
+            }
             Self::DeviceRemoved { .. } => Errno::ENXIO,
-            Self::NotImplemented { .. }
-            | Self::UnknownOption { .. }
-            | Self::UnknownQuery { .. }
-            | Self::Ece { .. } => Errno::ENOSYS,
+            Self::NoGetOption | Self::UnknownOption { .. } | Self::UnknownQuery { .. } => {
+                Errno::ENOSYS
+            }
+            Self::NoServiceRecords => number::EOPNOTSUPP,
+            Self::NoServices { .. } => number::ENODATA,
             Self::NoEvent => Errno::EAGAIN,
             Self::NotTried { .. } => number::ECANCELED,
             Self::Address { .. } => Errno::EAFNOSUPPORT,
@@ -284,11 +351,19 @@ impl Failure {
             | Self::AddressSize { .. }
             | Self::OtherFile { .. }
             | Self::NoDevice { .. }
+            | Self::ListenerHasNoQueuePair { .. }
             | Self::UnknownPortSpace(_)
             | Self::NoParameters
             | Self::RejectReason { .. }
             | Self::QpState { .. }
             | Self::AsyncEvent { .. }
+            | Self::EceInRtu { .. }
+            | Self::JoinFlags { .. }
+            | Self::ForeignEvent { .. }
+            | Self::PathRecords { .. }
+            | Self::NoPrimaryPath { .. }
+            | Self::ServiceState { .. }
+            | Self::OtherFilesJoin { .. }
             | Self::OptionLength { .. }
             | Self::OptionTooLong { .. }
             | Self::NothingNamed { .. } => Errno::EINVAL,

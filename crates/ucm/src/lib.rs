@@ -13,7 +13,8 @@
 //!
 //! The seam is the ABI of the Linux kernel (`/dev/infiniband/rdma_cm`, version 4) on purpose: what stands above it works
 //! against a kernel too, and what stands below can be checked against what a kernel answers to the same bytes. Where the
-//! two differ on purpose, [`DEVIATIONS`] says so; commands without an implementation are in [`abi::UNIMPLEMENTED`].
+//! two differ on purpose, [`DEVIATIONS`] says so. What a kernel answers is written down row by row in the folder `conformance`,
+//! and a test holds both to it.
 //!
 //! ```
 //! use oarlock_cm::Seed;

@@ -113,7 +113,7 @@ impl Command {
     pub const INIT_QP_ATTR: Self = Self(11);
     /// Takes the next event.
     pub const GET_EVENT: Self = Self(12);
-    /// Never existed behind its number.
+    /// Never existed behind its number: every kernel answers `ENOSYS`, and so does the dispatcher.
     pub const GET_OPTION: Self = Self(13);
     /// Sets an option.
     pub const SET_OPTION: Self = Self(14);
@@ -144,11 +144,12 @@ impl Command {
         COMMANDS.get(usize::try_from(self.0).ok()?)
     }
 
-    /// Where an identifier's number stands in the request's structure; `None` where there is none, as in CREATE_ID.
+    /// Where an identifier's number stands in the request's structure; `None` where there is none, as in CREATE_ID, and in
+    /// LEAVE_MCAST, which names a join.
     #[must_use]
     pub const fn id_offset(self) -> Option<usize> {
         Some(match self {
-            Self::DESTROY_ID | Self::LEAVE_MCAST => std::mem::offset_of!(DestroyId, id),
+            Self::DESTROY_ID => std::mem::offset_of!(DestroyId, id),
             Self::BIND_IP => std::mem::offset_of!(BindIp, id),
             Self::RESOLVE_IP => std::mem::offset_of!(ResolveIp, id),
             Self::RESOLVE_ROUTE => std::mem::offset_of!(ResolveRoute, id),
@@ -252,33 +253,6 @@ pub const COMMANDS: [CommandInfo; 25] = [
         320,
         0,
         false,
-    ),
-];
-
-/// Commands that the dispatcher answers with `ENOSYS`, and why.
-///
-/// GET_OPTION is answered so by every kernel; the others wait for what they need.
-pub const UNIMPLEMENTED: [(Command, &str); 6] = [
-    (Command::GET_OPTION, "no kernel implements it"),
-    (
-        Command::JOIN_IP_MCAST,
-        "multicast needs unreliable datagram queue pairs",
-    ),
-    (
-        Command::LEAVE_MCAST,
-        "multicast needs unreliable datagram queue pairs",
-    ),
-    (
-        Command::JOIN_MCAST,
-        "multicast needs unreliable datagram queue pairs",
-    ),
-    (
-        Command::RESOLVE_IB_SERVICE,
-        "service records need a subnet administrator",
-    ),
-    (
-        Command::WRITE_CM_EVENT,
-        "events of the program's own are not queued yet",
     ),
 ];
 

@@ -1,11 +1,18 @@
 //! Path records in the two forms of the ABI.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use oarlock_cma::Path;
+use oarlock_wire::{AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Rate, ServiceId};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::layout;
 
 /// The flags of the only kind of path record that is used: general management, primary, both directions.
 pub const PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL: u32 = 0x2B;
+
+/// "Exactly": the selector of path record fields (IBA Vol. 1 ch. 15, PathRecord).
+const EXACTLY: u8 = 2;
+/// What a field leaves beside its selector.
+const SIX_BITS: u8 = 0x3F;
 
 /// The form of QUERY_ROUTE (`struct ib_user_path_rec`); 16- and 32-bit fields are big endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -101,3 +108,105 @@ layout!(IbPathRecData, 72, {
     traffic_class: 56, reversible_numb_path: 57, pkey: 58, qos_class_sl: 60, mtu: 62, rate: 63, packet_life_time: 64,
     preference: 65, reserved1: 66,
 });
+
+impl From<&Path> for IbUserPathRec {
+    fn from(path: &Path) -> Self {
+        Self {
+            dgid: path.av.remote.0,
+            sgid: path.av.local.0,
+            flow_label: path.av.flow_label.get().to_be_bytes(),
+            reversible: 1,
+            mtu: path.mtu.0.into(),
+            pkey: path.pkey.0.to_be_bytes(),
+            hop_limit: path.av.hop_limit,
+            traffic_class: path.av.traffic_class,
+            sl: path.av.service_level,
+            mtu_selector: EXACTLY,
+            rate_selector: EXACTLY,
+            rate: path.rate.0,
+            packet_life_time_selector: EXACTLY,
+            packet_life_time: path.packet_life_time.get(),
+            ..Self::new_zeroed()
+        }
+    }
+}
+
+impl From<&Path> for IbPathRecData {
+    fn from(path: &Path) -> Self {
+        let flow_label_hop_limit = path.av.flow_label.get() << 8 | u32::from(path.av.hop_limit);
+        Self {
+            flags: PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL,
+            dgid: path.av.remote.0,
+            sgid: path.av.local.0,
+            flow_label_hop_limit: flow_label_hop_limit.to_be_bytes(),
+            traffic_class: path.av.traffic_class,
+            reversible_numb_path: 0x80,
+            pkey: path.pkey.0.to_be_bytes(),
+            qos_class_sl: u16::from(path.av.service_level).to_be_bytes(),
+            mtu: EXACTLY << 6 | path.mtu.0,
+            rate: EXACTLY << 6 | path.rate.0,
+            packet_life_time: EXACTLY << 6 | path.packet_life_time.get(),
+            ..Self::new_zeroed()
+        }
+    }
+}
+
+impl From<&IbPathRecData> for Path {
+    /// LIDs, the raw traffic bit, the selectors, the quality of service class and the preference have no meaning on RoCE
+    /// and are left out.
+    fn from(record: &IbPathRecData) -> Self {
+        let flow_label_hop_limit = u32::from_be_bytes(record.flow_label_hop_limit);
+        let [.., hop_limit] = record.flow_label_hop_limit;
+        Self {
+            av: AddressVector {
+                scope_id: 0,
+                traffic_class: record.traffic_class,
+                hop_limit,
+                flow_label: FlowLabel::truncate(flow_label_hop_limit >> 8),
+                service_level: record.qos_class_sl[1] & 0x0F,
+                ..AddressVector::new(Gid(record.sgid), Gid(record.dgid))
+            },
+            service_id: ServiceId(u64::from_be_bytes(record.service_id)),
+            pkey: PKey(u16::from_be_bytes(record.pkey)),
+            mtu: Mtu(record.mtu & SIX_BITS),
+            rate: Rate(record.rate & SIX_BITS),
+            packet_life_time: IbTimeout::truncate(record.packet_life_time & SIX_BITS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_survives_its_record() {
+        let path = Path {
+            av: AddressVector {
+                traffic_class: 0x28,
+                hop_limit: 7,
+                flow_label: FlowLabel::truncate(0xABCDE),
+                service_level: 5,
+                ..AddressVector::new(Gid([1; 16]), Gid([2; 16]))
+            },
+            service_id: ServiceId(0),
+            pkey: PKey::DEFAULT,
+            mtu: Mtu::MTU_1024,
+            rate: Rate(3),
+            packet_life_time: IbTimeout::truncate(18),
+        };
+        let record = IbPathRecData::from(&path);
+        assert_eq!(Path::from(&record), path);
+        let raw = IbPathRecData {
+            flow_label_hop_limit: [0xFF, 0xFF, 0xFF, 0x40],
+            qos_class_sl: [0xFF, 0xF3],
+            ..record
+        };
+        let read = Path::from(&raw).av;
+        assert_eq!(
+            (read.flow_label.get(), read.hop_limit, read.service_level),
+            (0xF_FFFF, 0x40, 3),
+            "bits of other fields stay outside"
+        );
+    }
+}

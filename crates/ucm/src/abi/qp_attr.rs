@@ -1,7 +1,9 @@
 //! Queue pair attributes as the ABI carries them (Linux `include/uapi/rdma/ib_user_verbs.h`).
 
-use oarlock_cma::{AccessFlags, InitAttr, QpAttr, RtrAttr, RtsAttr};
-use oarlock_wire::{AddressVector, FlowLabel, Gid, IbTimeout, Mtu, Psn, Qpn, RetryCount};
+use oarlock_cma::{
+    AccessFlags, InitAttr, QpAttr, QpAttrMask, RtrAttr, RtsAttr, UcRtrAttr, UdInitAttr,
+};
+use oarlock_wire::{AddressVector, FlowLabel, Gid, IbTimeout, Mtu, Psn, QKey, Qpn, RetryCount};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::layout;
@@ -43,6 +45,44 @@ layout!(UverbsAhAttr, 32, {
     dgid: 0, flow_label: 16, sgid_index: 20, hop_limit: 21, traffic_class: 22, grh_reserved: 23, dlid: 24, sl: 26,
     src_path_bits: 27, static_rate: 28, is_global: 29, port_num: 30, reserved: 31,
 });
+
+impl UverbsAhAttr {
+    /// The way to a remote port on RoCE. The interface of a link-local address has no place here.
+    #[must_use]
+    pub fn new(av: &AddressVector, sgid_index: u8, port_num: u8) -> Self {
+        Self {
+            dgid: av.remote.0,
+            flow_label: av.flow_label.get(),
+            sgid_index,
+            hop_limit: av.hop_limit,
+            traffic_class: av.traffic_class,
+            sl: av.service_level,
+            is_global: 1,
+            port_num,
+            ..Self::default()
+        }
+    }
+
+    /// The address vector; `local` is the entry of the device's GID table at `sgid_index`, with its interface (0 where none
+    /// is needed).
+    ///
+    /// # Errors
+    /// The flow label has more than 20 bits.
+    pub fn address_vector(
+        &self,
+        (local, scope_id): (Gid, u32),
+    ) -> Result<AddressVector, BadQpAttr> {
+        Ok(AddressVector {
+            local,
+            remote: Gid(self.dgid),
+            scope_id,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: narrow("flow_label", self.flow_label, FlowLabel::new)?,
+            service_level: self.sl,
+        })
+    }
+}
 
 /// The answer to INIT_QP_ATTR (`struct ib_uverbs_qp_attr`).
 #[derive(
@@ -131,6 +171,8 @@ pub mod qp_attr_mask {
     pub const PKEY_INDEX: u32 = 1 << 4;
     /// `port_num`.
     pub const PORT: u32 = 1 << 5;
+    /// `qkey`.
+    pub const QKEY: u32 = 1 << 6;
     /// `ah_attr`.
     pub const AV: u32 = 1 << 7;
     /// `path_mtu`.
@@ -226,17 +268,7 @@ impl From<&QpAttr> for UverbsQpAttr {
                 ..start
             },
             QpAttr::Rtr(rtr) => Self {
-                ah_attr: UverbsAhAttr {
-                    dgid: rtr.av.remote.0,
-                    flow_label: rtr.av.flow_label.get(),
-                    sgid_index: rtr.sgid_index,
-                    hop_limit: rtr.av.hop_limit,
-                    traffic_class: rtr.av.traffic_class,
-                    sl: rtr.av.service_level,
-                    is_global: 1,
-                    port_num: rtr.port_num,
-                    ..UverbsAhAttr::default()
-                },
+                ah_attr: UverbsAhAttr::new(&rtr.av, rtr.sgid_index, rtr.port_num),
                 path_mtu: rtr.path_mtu.0.into(),
                 dest_qp_num: rtr.dest_qpn.get(),
                 rq_psn: rtr.rq_psn.get(),
@@ -252,6 +284,23 @@ impl From<&QpAttr> for UverbsQpAttr {
                 max_rd_atomic: rts.max_rd_atomic,
                 ..start
             },
+            QpAttr::UcRtr(rtr) => Self {
+                ah_attr: UverbsAhAttr::new(&rtr.av, rtr.sgid_index, rtr.port_num),
+                path_mtu: rtr.path_mtu.0.into(),
+                dest_qp_num: rtr.dest_qpn.get(),
+                rq_psn: rtr.rq_psn.get(),
+                ..start
+            },
+            QpAttr::UdInit(init) => Self {
+                qkey: init.qkey.0,
+                pkey_index: init.pkey_index,
+                port_num: init.port_num,
+                ..start
+            },
+            QpAttr::UcRts { sq_psn } | QpAttr::UdRts { sq_psn } => Self {
+                sq_psn: sq_psn.get(),
+                ..start
+            },
             _ => start,
         }
     }
@@ -261,7 +310,9 @@ impl UverbsQpAttr {
     /// The typed form.
     ///
     /// The ABI names the local address by its place in the device's GID table and carries no interface for link-local
-    /// addresses; `gid_table` gives both: the GID at an index, and the interface (0 where none is needed).
+    /// addresses; `gid_table` gives both: the GID at an index, and the interface (0 where none is needed). Nor does it tell
+    /// unreliable connected queue pairs from datagram ones on the way to RTS, where both get nothing but `sq_psn`: the answer
+    /// is then [`QpAttr::UdRts`].
     ///
     /// # Errors
     /// The state has no recipe, the mask is not the recipe's, or a value does not fit its field.
@@ -269,13 +320,24 @@ impl UverbsQpAttr {
         &self,
         gid_table: impl FnOnce(u8) -> Option<(Gid, u32)>,
     ) -> Result<QpAttr, BadQpAttr> {
+        let mask = QpAttrMask(self.qp_attr_mask);
         let attr = match self.qp_state {
+            qp_state::INIT if mask == QpAttrMask::UD_INIT => QpAttr::UdInit(UdInitAttr {
+                qkey: QKey(self.qkey),
+                pkey_index: self.pkey_index,
+                port_num: self.port_num,
+            }),
             qp_state::INIT => QpAttr::Init(InitAttr {
                 access: AccessFlags(self.qp_access_flags),
                 pkey_index: self.pkey_index,
                 port_num: self.port_num,
             }),
+            qp_state::RTR if mask == QpAttrMask::UD_RTR => QpAttr::UdRtr,
+            qp_state::RTR if mask == QpAttrMask::UC_RTR => QpAttr::UcRtr(self.uc_rtr(gid_table)?),
             qp_state::RTR => QpAttr::Rtr(self.rtr(gid_table)?),
+            qp_state::RTS if mask == QpAttrMask::UD_RTS => QpAttr::UdRts {
+                sq_psn: narrow("sq_psn", self.sq_psn, Psn::new)?,
+            },
             qp_state::RTS => QpAttr::Rts(RtsAttr {
                 sq_psn: narrow("sq_psn", self.sq_psn, Psn::new)?,
                 timeout: narrow("timeout", self.timeout, IbTimeout::new)?,
@@ -296,24 +358,19 @@ impl UverbsQpAttr {
         Ok(attr)
     }
 
-    fn rtr(&self, gid_table: impl FnOnce(u8) -> Option<(Gid, u32)>) -> Result<RtrAttr, BadQpAttr> {
+    fn uc_rtr(
+        &self,
+        gid_table: impl FnOnce(u8) -> Option<(Gid, u32)>,
+    ) -> Result<UcRtrAttr, BadQpAttr> {
         let ah = &self.ah_attr;
         let index = ah.sgid_index;
-        let (local, scope_id) = gid_table(index).ok_or(BadQpAttr::SgidIndex { index })?;
+        let local = gid_table(index).ok_or(BadQpAttr::SgidIndex { index })?;
         let mtu = u8::try_from(self.path_mtu)
             .ok()
             .map(Mtu)
             .filter(|mtu| mtu.bytes().is_some());
-        Ok(RtrAttr {
-            av: AddressVector {
-                local,
-                remote: Gid(ah.dgid),
-                scope_id,
-                traffic_class: ah.traffic_class,
-                hop_limit: ah.hop_limit,
-                flow_label: narrow("flow_label", ah.flow_label, FlowLabel::new)?,
-                service_level: ah.sl,
-            },
+        Ok(UcRtrAttr {
+            av: ah.address_vector(local)?,
             sgid_index: index,
             port_num: ah.port_num,
             path_mtu: mtu.ok_or(BadQpAttr::Range {
@@ -322,6 +379,19 @@ impl UverbsQpAttr {
             })?,
             dest_qpn: narrow("dest_qp_num", self.dest_qp_num, Qpn::new)?,
             rq_psn: narrow("rq_psn", self.rq_psn, Psn::new)?,
+        })
+    }
+
+    /// What unreliable connected queue pairs have too, and what reliable ones add.
+    fn rtr(&self, gid_table: impl FnOnce(u8) -> Option<(Gid, u32)>) -> Result<RtrAttr, BadQpAttr> {
+        let common = self.uc_rtr(gid_table)?;
+        Ok(RtrAttr {
+            av: common.av,
+            sgid_index: common.sgid_index,
+            port_num: common.port_num,
+            path_mtu: common.path_mtu,
+            dest_qpn: common.dest_qpn,
+            rq_psn: common.rq_psn,
             max_dest_rd_atomic: self.max_dest_rd_atomic,
             min_rnr_timer: self.min_rnr_timer,
         })
@@ -386,6 +456,41 @@ mod tests {
             let table = |index: u8| (index == 4).then_some((Gid([1; 16]), 3));
             assert_eq!(raw.to_typed(table), Ok(attr));
         }
+    }
+
+    /// R-PAR-4: so do those of datagram and unreliable connected queue pairs.
+    #[test]
+    fn recipes_of_other_queue_pair_types_survive_the_abi() {
+        let [_, rtr, _] = recipes();
+        let QpAttr::Rtr(rtr) = rtr else {
+            unreachable!("the second recipe leads to RTR")
+        };
+        let sq_psn = Psn::truncate(0xFEDCBA);
+        let uc_rtr = QpAttr::UcRtr(UcRtrAttr {
+            av: rtr.av,
+            sgid_index: rtr.sgid_index,
+            port_num: rtr.port_num,
+            path_mtu: rtr.path_mtu,
+            dest_qpn: rtr.dest_qpn,
+            rq_psn: rtr.rq_psn,
+        });
+        let ud_init = QpAttr::UdInit(UdInitAttr {
+            qkey: QKey::RDMA_UDP,
+            pkey_index: 0,
+            port_num: 1,
+        });
+        let table = |index: u8| (index == 4).then_some((Gid([1; 16]), 3));
+        for attr in [uc_rtr, ud_init, QpAttr::UdRtr, QpAttr::UdRts { sq_psn }] {
+            assert_eq!(UverbsQpAttr::from(&attr).to_typed(table), Ok(attr));
+        }
+        let raw = UverbsQpAttr::from(&QpAttr::UcRts { sq_psn });
+        assert_eq!(raw.to_typed(table), Ok(QpAttr::UdRts { sq_psn }));
+        use qp_attr_mask as m;
+        let ud_init = UverbsQpAttr::from(&ud_init);
+        assert_eq!(
+            (ud_init.qp_attr_mask, ud_init.qkey),
+            (m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY, 0x0123_4567)
+        );
     }
 
     #[test]

@@ -344,7 +344,7 @@ pub mod option_oarlock {
 
 /// Option names at level [`option_level::IB`].
 pub mod option_ib {
-    /// Path records for the connection.
+    /// Path records for the connection, a multiple of 72 bytes: [`IbPathRecData`](super::IbPathRecData).
     pub const PATH: u32 = 1;
 }
 
@@ -410,12 +410,20 @@ pub struct JoinMcast {
     pub id: u32,
     /// The used size of `addr`.
     pub addr_size: u16,
-    /// 0 full member, 1 send-only full member.
+    /// See [`join_flag`].
     pub join_flags: u16,
     /// The group.
     pub addr: SockaddrStorage,
 }
 layout!(JoinMcast, 152, { response: 0, uid: 8, id: 16, addr_size: 20, join_flags: 22, addr: 24 });
+
+/// The values of [`JoinMcast::join_flags`].
+pub mod join_flag {
+    /// To receive and to send.
+    pub const FULL_MEMBER: u16 = 0;
+    /// To send only: the interface does not join the group.
+    pub const SEND_ONLY_FULL_MEMBER: u16 = 1;
+}
 
 /// A service record to resolve (`struct rdma_ucm_ib_service`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

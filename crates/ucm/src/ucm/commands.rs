@@ -1,7 +1,7 @@
 //! Commands of a connection: CONNECT, LISTEN, ACCEPT, REJECT, DISCONNECT, INIT_QP_ATTR, NOTIFY.
 
-use oarlock_cma::{AsyncEvent, ConnectParam, QpState};
-use oarlock_wire::{Qpn, RejReason, RetryCount};
+use oarlock_cma::{AsyncEvent, ConnectParam, QpState, State};
+use oarlock_wire::{QKey, Qpn, RejReason, RetryCount};
 
 use super::Ucm;
 use super::write::Request;
@@ -18,10 +18,8 @@ impl Ucm {
             return Err(Failure::NoParameters);
         }
         let (entry, _) = self.with_device(request.command, request.file, body.id)?;
-        check_ece(request.command, body.ece)?;
-        Ok(self
-            .cma
-            .connect(request.now, entry.id, connect_param(&body.conn_param))?)
+        let param = connect_param(&body.conn_param, body.ece);
+        Ok(self.cma.connect(request.now, entry.id, param)?)
     }
 
     pub(super) fn listen(&mut self, request: &Request<'_>) -> Result<(), Failure> {
@@ -34,15 +32,16 @@ impl Ucm {
         let body: Accept = request.grown_structure(least(request.command))?;
         let (entry, _) = self.with_device(request.command, request.file, body.id)?;
         if body.conn_param.valid == 0 {
+            if body.ece != Ece::default() {
+                let vendor_id = body.ece.vendor_id;
+                return Err(Failure::EceInRtu { vendor_id });
+            }
             return Ok(self.cma.establish(request.now, entry.id)?);
         }
-        check_ece(request.command, body.ece)?;
-        Ok(self.cma.accept(
-            request.now,
-            entry.id,
-            Some(body.uid),
-            connect_param(&body.conn_param),
-        )?)
+        let param = connect_param(&body.conn_param, body.ece);
+        Ok(self
+            .cma
+            .accept(request.now, entry.id, Some(body.uid), param)?)
     }
 
     pub(super) fn reject(&mut self, request: &Request<'_>) -> Result<(), Failure> {
@@ -66,9 +65,11 @@ impl Ucm {
 
     pub(super) fn disconnect(&mut self, request: &Request<'_>) -> Result<(), Failure> {
         let body: Disconnect = request.structure()?;
-        let (entry, _) = self.with_device(request.command, request.file, body.id)?;
-        // Where there was nothing to take down the kernel reports success too.
-        self.cma.disconnect(request.now, entry.id)?;
+        let (entry, known) = self.with_device(request.command, request.file, body.id)?;
+        // Where there is nothing to take down, as on a listener, the kernel reports success too.
+        if known.state != State::Listen {
+            self.cma.disconnect(request.now, entry.id)?;
+        }
         Ok(())
     }
 
@@ -80,7 +81,10 @@ impl Ucm {
                 given: body.qp_state,
             });
         }
-        let (entry, _) = self.with_device(request.command, request.file, body.id)?;
+        let (entry, known) = self.with_device(request.command, request.file, body.id)?;
+        if known.state == State::Listen {
+            return Err(Failure::ListenerHasNoQueuePair { number: body.id });
+        }
         let attr = self.cma.init_qp_attr(entry.id, QpState(body.qp_state))?;
         request.answer(&UverbsQpAttr::from(&attr));
         Ok(())
@@ -102,18 +106,8 @@ fn least(command: Command) -> usize {
     COMMANDS[command.0 as usize].request_min
 }
 
-fn check_ece(command: Command, ece: Ece) -> Result<(), Failure> {
-    if ece != Ece::default() {
-        return Err(Failure::Ece {
-            command,
-            vendor_id: ece.vendor_id,
-        });
-    }
-    Ok(())
-}
-
 /// As the kernel reads them: queue pair numbers are masked, retry counts above 7 are 7. The queue key belongs to AF_IB.
-fn connect_param(param: &ConnParam) -> ConnectParam {
+fn connect_param(param: &ConnParam, ece: Ece) -> ConnectParam {
     let retries = |count: u8| RetryCount::new(count).unwrap_or(RetryCount::MAX);
     ConnectParam {
         qpn: Qpn::truncate(param.qp_num),
@@ -123,7 +117,11 @@ fn connect_param(param: &ConnParam) -> ConnectParam {
         retry_count: retries(param.retry_count),
         rnr_retry_count: retries(param.rnr_retry_count),
         srq: param.srq != 0,
+        qkey: QKey(0),
+        ece: oarlock_wire::Ece {
+            vendor_id: ece.vendor_id,
+            options: ece.attr_mod,
+        },
         private_data: param.private_data().to_vec(),
-        ..ConnectParam::default()
     }
 }

@@ -1,14 +1,18 @@
 //! The commands of an event channel: GET_EVENT and MIGRATE_ID.
 
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
-use oarlock_cma::{ConnEventParam, Event, EventKind, EventParam};
+use oarlock_cma::{
+    ConnEventParam, Event, EventKind, EventParam, ReceivedPrivateData, UdEventParam,
+};
 
+use super::numbers::Entry;
 use super::write::Request;
 use super::{FileId, Ucm};
 use crate::Failure;
 use crate::abi::{
-    self, ConnParam, Ece, EventResp, GetEvent, MAX_PRIVATE_DATA, MigrateId, MigrateIdResp,
+    ConnParam, Ece, EventResp, GetEvent, MAX_PRIVATE_DATA, MigrateId, MigrateIdResp, UdParam,
+    UverbsAhAttr,
 };
 
 impl Ucm {
@@ -26,9 +30,12 @@ impl Ucm {
         Ok(())
     }
 
-    /// The number of an event's identifier. The child of a connection request gets its own now, on the file that took
+    /// The number of an event's identifier, of a multicast event's join. The child of a connection request gets its own now, on the file that took
     /// the request.
     fn number_of(&mut self, file: FileId, event: &Event) -> u32 {
+        if let Some(number) = event.multicast.and_then(|join| self.joins.of(join)) {
+            return number;
+        }
         if let Some(number) = self.numbers.of(event.id) {
             return number;
         }
@@ -37,7 +44,11 @@ impl Ucm {
             EventKind::CONNECT_REQUEST,
             "every other identifier was made by CREATE_ID"
         );
-        let number = self.numbers.add(event.id, file);
+        let number = self.numbers.add(Entry {
+            id: event.id,
+            file,
+            acknowledged: 0,
+        });
         if let Some(file) = self.files.get_mut(&file) {
             file.numbers.insert(number);
         }
@@ -84,32 +95,61 @@ fn event_resp(number: u32, event: &Event) -> EventResp {
         status: event.status,
         param: [0; 304],
         reserved: 0,
-        ece: Ece::default(),
+        ece: Ece {
+            vendor_id: event.ece.vendor_id,
+            attr_mod: event.ece.options,
+        },
     };
-    if let EventParam::Conn(param) = &event.param {
-        let param = conn_param(param);
-        resp.param[..size_of::<ConnParam>()].copy_from_slice(param.as_bytes());
-        debug_assert!(abi::read::<ConnParam>(&resp.param) == Some(param));
+    match &event.param {
+        EventParam::Conn(param) => fill(&mut resp, conn_param(param).as_bytes()),
+        EventParam::Ud(param) => fill(&mut resp, ud_param(param).as_bytes()),
+        EventParam::User(arg) => fill(&mut resp, &arg.to_ne_bytes()),
+        _ => {}
     }
     resp
 }
 
+/// Puts a member of the union in.
+fn fill(resp: &mut EventResp, member: &[u8]) {
+    resp.param[..member.len()].copy_from_slice(member);
+}
+
 fn conn_param(param: &ConnEventParam) -> ConnParam {
-    let mut resp = ConnParam {
+    let (private_data, private_data_len) = private_data(param.private_data.as_ref());
+    ConnParam {
         qp_num: param.qpn.get(),
+        qkey: 0,
+        private_data,
+        private_data_len,
         srq: param.srq.into(),
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
         flow_control: param.flow_control.into(),
         retry_count: param.retry_count.get(),
         rnr_retry_count: param.rnr_retry_count.get(),
-        ..ConnParam::new_zeroed()
-    };
-    if let Some(data) = &param.private_data {
-        // The largest field of a message has 224 bytes; the smaller of the two bounds is a matter of types here.
-        let data = &data.as_bytes()[..data.as_bytes().len().min(MAX_PRIVATE_DATA - 1)];
-        resp.private_data[..data.len()].copy_from_slice(data);
-        resp.private_data_len = u8::try_from(data.len()).expect("cut to 255");
+        valid: 0,
     }
-    resp
+}
+
+fn ud_param(param: &UdEventParam) -> UdParam {
+    let (private_data, private_data_len) = private_data(param.private_data.as_ref());
+    UdParam {
+        qp_num: param.qpn.get(),
+        qkey: param.qkey.0,
+        ah_attr: UverbsAhAttr::new(&param.av, param.sgid_index, param.port_num),
+        private_data,
+        private_data_len,
+        reserved: [0; 7],
+    }
+}
+
+/// A field of a message in the area of an event, and its length.
+fn private_data(field: Option<&ReceivedPrivateData>) -> ([u8; MAX_PRIVATE_DATA], u8) {
+    let mut area = [0; MAX_PRIVATE_DATA];
+    let field = field.map_or(&[][..], ReceivedPrivateData::as_bytes);
+    // The largest field of a message has 224 bytes; the smaller of the two bounds is a matter of types here.
+    let len = u8::try_from(field.len()).unwrap_or(u8::MAX);
+    let field = &field[..usize::from(len)];
+    area[..field.len()].copy_from_slice(field);
+    (area, len)
 }

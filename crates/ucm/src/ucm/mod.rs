@@ -2,6 +2,7 @@
 
 mod commands;
 mod event;
+mod multicast;
 mod numbers;
 mod query;
 mod setup;
@@ -12,13 +13,16 @@ use std::fmt;
 use std::net::IpAddr;
 
 use oarlock_cm::{Seed, Transmit};
-use oarlock_cma::{ChannelId, Cma, Config, Device, Lookup, LookupError, LookupToken, Route};
+use oarlock_cma::{
+    ChannelId, Cma, Config, Device, Errno, Lookup, LookupError, LookupToken, Membership,
+    MembershipToken, Route,
+};
 use oarlock_wire::{AddressVector, MAD_LEN, Time};
 
 use crate::Failure;
-use crate::proto::{BacklogInfo, IdInfo, PortInfo};
+use crate::proto::{BacklogInfo, IdInfo, MAX_GROUPS, PortInfo};
 
-use numbers::{Entry, Numbers};
+use numbers::{Entry, Join, Numbers};
 
 /// An open file of the rdma_cm device: one event channel. Never used again once closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,15 +50,16 @@ struct File {
 /// The rdma_ucm device of one host.
 ///
 /// A file is opened, requests are written on it, and what they lead to is polled, in the manner of all sans-IO crates
-/// here: after each input, [`poll_lookup`](Self::poll_lookup), [`poll_transmit`](Self::poll_transmit),
-/// [`poll_wake`](Self::poll_wake) and [`poll_timeout`](Self::poll_timeout) until there is nothing left but the deadline.
+/// here: after each input, [`poll_lookup`](Self::poll_lookup), [`poll_membership`](Self::poll_membership),
+/// [`poll_transmit`](Self::poll_transmit), [`poll_wake`](Self::poll_wake) and [`poll_timeout`](Self::poll_timeout) until there is nothing left but the deadline.
 #[derive(Debug)]
 pub struct Ucm {
     cma: Cma,
     files: BTreeMap<FileId, File>,
     by_channel: BTreeMap<ChannelId, FileId>,
     next_file: u64,
-    numbers: Numbers,
+    numbers: Numbers<Entry>,
+    joins: Numbers<Join>,
     counters: Counters,
 }
 
@@ -74,7 +79,8 @@ impl Ucm {
             files: BTreeMap::new(),
             by_channel: BTreeMap::new(),
             next_file: 1,
-            numbers: Numbers::default(),
+            numbers: Numbers::new(),
+            joins: Numbers::new(),
             counters: Counters::default(),
         }
     }
@@ -111,12 +117,25 @@ impl Ucm {
             return false;
         };
         for number in numbers {
-            self.numbers.remove(number);
+            self.forget(number);
         }
         self.by_channel.remove(&channel);
         // The channel existed as long as the file, so that there is no error to report.
         let _existed = self.cma.destroy_channel(now, channel).is_ok();
         true
+    }
+
+    /// Frees the number of an identifier, which is to be destroyed next, and those of its joins.
+    fn forget(&mut self, number: u32) {
+        let Some(entry) = self.numbers.remove(number) else {
+            return;
+        };
+        let joins = self.cma.query(entry.id).map(|known| known.multicasts);
+        for multicast in joins.unwrap_or_default() {
+            if let Some(number) = self.joins.of(multicast) {
+                self.joins.remove(number);
+            }
+        }
     }
 
     /// Closes every file of an owner, as the end of a process does.
@@ -205,6 +224,22 @@ impl Ucm {
         self.cma.handle_lookup(now, token, answer);
     }
 
+    /// The next change of an interface's membership in a multicast group for the driver to make.
+    #[must_use]
+    pub fn poll_membership(&mut self) -> Option<Membership> {
+        self.cma.poll_membership()
+    }
+
+    /// The outcome of a join that came from [`poll_membership`](Self::poll_membership).
+    pub fn handle_membership(
+        &mut self,
+        now: Time,
+        token: MembershipToken,
+        outcome: Result<(), Errno>,
+    ) {
+        self.cma.handle_membership(now, token, outcome);
+    }
+
     /// A management datagram arrived on QP1.
     pub fn handle_mad(&mut self, now: Time, av: &AddressVector, mad: &[u8; MAD_LEN]) {
         self.cma.handle_mad(now, av, mad);
@@ -229,6 +264,12 @@ impl Ucm {
 
     // ---- looking in ----
 
+    /// Multicast joins that have a number.
+    #[must_use]
+    pub fn joins(&self) -> usize {
+        self.joins.len()
+    }
+
     /// Identifiers that have a number.
     #[must_use]
     pub fn ids(&self) -> usize {
@@ -252,6 +293,8 @@ impl Ucm {
 
     fn id_info(&self, number: u32, entry: &Entry, pid: impl Fn(Owner) -> u32) -> Option<IdInfo> {
         let query = self.cma.query(entry.id).ok()?;
+        let groups = query.multicasts.iter().take(MAX_GROUPS);
+        let groups = groups.filter_map(|join| self.cma.multicast_group(*join).ok());
         Some(IdInfo {
             id: number,
             pid: self.owner(entry.file).map_or(0, pid),
@@ -268,7 +311,7 @@ impl Ucm {
                 limit: u32::try_from(backlog.size).unwrap_or(u32::MAX),
                 overflows: backlog.overflows,
             }),
-            groups: Vec::new(),
+            groups: groups.collect(),
         })
     }
 

@@ -1,13 +1,13 @@
-//! The number space of identifiers: global, the lowest free number first, from 0 on.
+//! Number spaces: global, the lowest free number first, from 0 on. Identifiers have one, multicast joins another.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use oarlock_cma::Id;
+use oarlock_cma::{Id, McId};
 
 use super::FileId;
 
-/// What a number stands for.
+/// What an identifier's number stands for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) id: Id,
@@ -17,61 +17,96 @@ pub(super) struct Entry {
     pub(super) acknowledged: u32,
 }
 
-/// The numbers in use, both ways.
-#[derive(Debug, Default)]
-pub(super) struct Numbers {
-    entries: Vec<Option<Entry>>,
-    free: BinaryHeap<Reverse<u32>>,
-    by_id: BTreeMap<Id, u32>,
+/// What a join's number stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Join {
+    pub(super) multicast: McId,
+    /// The number of the identifier that joined. It can be destroyed only together with its joins.
+    pub(super) id: u32,
 }
 
-impl Numbers {
-    pub(super) fn add(&mut self, id: Id, file: FileId) -> u32 {
-        let entry = Some(Entry {
-            id,
-            file,
-            acknowledged: 0,
-        });
+/// What a number can stand for: something that its owner knows by a key.
+pub(super) trait Numbered {
+    type Key: Copy + Ord;
+
+    fn key(&self) -> Self::Key;
+}
+
+impl Numbered for Entry {
+    type Key = Id;
+
+    fn key(&self) -> Id {
+        self.id
+    }
+}
+
+impl Numbered for Join {
+    type Key = McId;
+
+    fn key(&self) -> McId {
+        self.multicast
+    }
+}
+
+/// The numbers in use, both ways.
+#[derive(Debug)]
+pub(super) struct Numbers<E: Numbered> {
+    entries: Vec<Option<E>>,
+    free: BinaryHeap<Reverse<u32>>,
+    by_key: BTreeMap<E::Key, u32>,
+}
+
+impl<E: Numbered> Numbers<E> {
+    pub(super) const fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: BinaryHeap::new(),
+            by_key: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, entry: E) -> u32 {
+        let key = entry.key();
         let number = match self.free.pop() {
             Some(Reverse(number)) => {
-                self.entries[number as usize] = entry;
+                self.entries[number as usize] = Some(entry);
                 number
             }
             None => {
-                self.entries.push(entry);
+                self.entries.push(Some(entry));
                 u32::try_from(self.entries.len() - 1)
-                    .expect("identifiers are bounded far below 2^32")
+                    .expect("identifiers and joins are bounded far below 2^32")
             }
         };
-        self.by_id.insert(id, number);
+        self.by_key.insert(key, number);
         number
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&Entry> {
+    pub(super) fn get(&self, number: u32) -> Option<&E> {
         self.entries.get(number as usize)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut E> {
         self.entries.get_mut(number as usize)?.as_mut()
     }
 
-    pub(super) fn of(&self, id: Id) -> Option<u32> {
-        self.by_id.get(&id).copied()
+    pub(super) fn of(&self, key: E::Key) -> Option<u32> {
+        self.by_key.get(&key).copied()
     }
 
-    pub(super) fn remove(&mut self, number: u32) -> Option<Entry> {
+    pub(super) fn remove(&mut self, number: u32) -> Option<E> {
         let entry = self.entries.get_mut(number as usize)?.take()?;
-        self.by_id.remove(&entry.id);
+        self.by_key.remove(&entry.key());
         self.free.push(Reverse(number));
         Some(entry)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_id.len()
+        self.by_key.len()
     }
 
     /// The numbers from `first` on, in order.
-    pub(super) fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &Entry)> {
+    pub(super) fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &E)> {
         let entries = self.entries.iter().zip(0_u32..).skip(first as usize);
         entries.filter_map(|(entry, number)| Some((number, entry.as_ref()?)))
     }
@@ -91,10 +126,15 @@ mod tests {
             cma.create_id(channel, PortSpace::TCP, QpType::RC, 0)
                 .expect("room")
         };
-        let mut numbers = Numbers::default();
+        let entry = |id| Entry {
+            id,
+            file: FileId(1),
+            acknowledged: 0,
+        };
+        let mut numbers = Numbers::new();
         let ids: Vec<Id> = (0..4).map(|_| make()).collect();
         for (wanted, &id) in ids.iter().enumerate() {
-            assert_eq!(numbers.add(id, FileId(1)) as usize, wanted);
+            assert_eq!(numbers.add(entry(id)) as usize, wanted);
         }
         for number in [3, 1] {
             assert_eq!(
@@ -107,7 +147,7 @@ mod tests {
             (numbers.of(ids[1]), numbers.of(ids[2]), numbers.len()),
             (None, Some(2), 2)
         );
-        assert_eq!([(); 3].map(|()| numbers.add(make(), FileId(1))), [1, 3, 4]);
+        assert_eq!([(); 3].map(|()| numbers.add(entry(make()))), [1, 3, 4]);
         assert_eq!(
             numbers
                 .iter_from(2)

@@ -4,20 +4,17 @@ use std::net::SocketAddr;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use oarlock_cma::{Path, Query as Known};
+use oarlock_cma::Query as Known;
 use oarlock_wire::{Gid, PKey, ServiceId};
 
 use super::Ucm;
 use super::write::Request;
 use crate::Failure;
 use crate::abi::{
-    AF_IB, IbPathRecData, IbUserPathRec, PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL, Query,
-    QueryAddrResp, QueryPathResp, QueryRouteResp, SockaddrIb, SockaddrIn6, SockaddrStorage,
-    query_option,
+    AF_IB, IbPathRecData, Query, QueryAddrResp, QueryPathResp, QueryRouteResp, SockaddrIb,
+    SockaddrIn6, SockaddrStorage, query_option,
 };
 
-/// "Exactly": the selector of path record fields (IBA Vol. 1 ch. 15, PathRecord).
-const EXACTLY: u8 = 2;
 /// The answer without the device's index, which older callers do not know.
 const QUERY_ROUTE_MIN: usize = std::mem::offset_of!(QueryRouteResp, ibdev_index);
 const QUERY_ADDR_MIN: usize = std::mem::offset_of!(QueryAddrResp, ibdev_index);
@@ -37,7 +34,7 @@ impl Ucm {
             match known.path {
                 Some(path) => {
                     resp.num_paths = 1;
-                    resp.ib_route[0] = user_path_rec(&path);
+                    resp.ib_route[0] = (&path).into();
                 }
                 // Without a path, the GIDs stand where the first one would.
                 None => {
@@ -58,6 +55,8 @@ impl Ucm {
             query_option::ADDR => query_addr(request, &known),
             query_option::PATH => query_path(request, &known),
             query_option::GID => query_gid(request, &known),
+            // Found by RESOLVE_IB_SERVICE, which finds nothing on RoCE.
+            query_option::IB_SERVICE => Err(Failure::NoServices { number: body.id }),
             option => Err(Failure::UnknownQuery { option }),
         }
     }
@@ -111,7 +110,7 @@ fn query_path(request: Request<'_>, known: &Known) -> Result<(), Failure> {
     {
         request
             .response
-            .extend_from_slice(path_rec_data(path).as_bytes());
+            .extend_from_slice(IbPathRecData::from(path).as_bytes());
     }
     Ok(())
 }
@@ -141,42 +140,4 @@ fn gid_form(known: &Known, pkey: [u8; 2], gid: Gid, addr: Option<SocketAddr>) ->
 
 fn gid_of(addr: Option<SocketAddr>) -> Gid {
     addr.map_or(Gid::default(), |addr| Gid::from_ip(addr.ip()))
-}
-
-fn user_path_rec(path: &Path) -> IbUserPathRec {
-    IbUserPathRec {
-        dgid: path.av.remote.0,
-        sgid: path.av.local.0,
-        flow_label: path.av.flow_label.get().to_be_bytes(),
-        reversible: 1,
-        mtu: path.mtu.0.into(),
-        pkey: path.pkey.0.to_be_bytes(),
-        hop_limit: path.av.hop_limit,
-        traffic_class: path.av.traffic_class,
-        sl: path.av.service_level,
-        mtu_selector: EXACTLY,
-        rate_selector: EXACTLY,
-        rate: path.rate.0,
-        packet_life_time_selector: EXACTLY,
-        packet_life_time: path.packet_life_time.get(),
-        ..IbUserPathRec::new_zeroed()
-    }
-}
-
-fn path_rec_data(path: &Path) -> IbPathRecData {
-    let flow_label_hop_limit = path.av.flow_label.get() << 8 | u32::from(path.av.hop_limit);
-    IbPathRecData {
-        flags: PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL,
-        dgid: path.av.remote.0,
-        sgid: path.av.local.0,
-        flow_label_hop_limit: flow_label_hop_limit.to_be_bytes(),
-        traffic_class: path.av.traffic_class,
-        reversible_numb_path: 0x80,
-        pkey: path.pkey.0.to_be_bytes(),
-        qos_class_sl: u16::from(path.av.service_level).to_be_bytes(),
-        mtu: EXACTLY << 6 | path.mtu.0,
-        rate: EXACTLY << 6 | path.rate.0,
-        packet_life_time: EXACTLY << 6 | path.packet_life_time.get(),
-        ..IbPathRecData::new_zeroed()
-    }
 }

@@ -3,16 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use oarlock_cma::{IdOption, QpType};
+use oarlock_cma::{IdOption, Path, QpType};
 use oarlock_wire::PortSpace;
 
 use super::Ucm;
+use super::numbers::Entry;
 use super::write::Request;
 use crate::Failure;
 use crate::abi::{
-    Bind, BindIp, Command, CreateId, CreateIdResp, DestroyId, DestroyIdResp, ResolveAddr,
-    ResolveIp, ResolveRoute, SetOption, SockaddrIn6, SockaddrStorage, option_id, option_level,
-    option_oarlock,
+    self, Bind, BindIp, Command, CreateId, CreateIdResp, DestroyId, DestroyIdResp, IbPathRecData,
+    PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL, ResolveAddr, ResolveIp, ResolveRoute, SetOption,
+    SockaddrIn6, SockaddrStorage, option_ib, option_id, option_level, option_oarlock,
 };
 
 /// The largest value that the kernel copies for an option (`KMALLOC_MAX_SIZE` with pages of 4 KiB).
@@ -34,7 +35,11 @@ impl Ucm {
             .get_mut(&request.file)
             .ok_or(Failure::UnknownFile)?;
         let id = self.cma.create_id(file.channel, ps, qp_type, body.uid)?;
-        let number = self.numbers.add(id, request.file);
+        let number = self.numbers.add(Entry {
+            id,
+            file: request.file,
+            acknowledged: 0,
+        });
         file.numbers.insert(number);
         request.answer(&CreateIdResp { id: number });
         Ok(())
@@ -44,8 +49,8 @@ impl Ucm {
         request.room(size_of::<DestroyIdResp>())?;
         let body: DestroyId = request.structure()?;
         let entry = self.find(request.command, request.file, body.id)?;
+        self.forget(body.id);
         let events_reported = self.cma.destroy_id(request.now, entry.id)?;
-        self.numbers.remove(body.id);
         if let Some(file) = self.files.get_mut(&request.file) {
             file.numbers.remove(&body.id);
         }
@@ -139,6 +144,10 @@ impl Ucm {
                 given: request.inline.len(),
             });
         }
+        if (body.level, body.optname) == (option_level::IB, option_ib::PATH) {
+            let path = path_of(request.inline)?;
+            return Ok(self.cma.set_path(request.now, entry.id, path)?);
+        }
         let option = match body.level {
             option_level::ID => option_of_id(body.optname, request.inline)?,
             option_level::OARLOCK => option_of_ours(body.optname, request.inline)?,
@@ -150,6 +159,22 @@ impl Ucm {
         })?;
         Ok(self.cma.set_option(entry.id, option)?)
     }
+}
+
+/// The first record with the only flags that are used, as the kernel looks for it.
+fn path_of(value: &[u8]) -> Result<Path, Failure> {
+    let size = size_of::<IbPathRecData>();
+    if !value.len().is_multiple_of(size) {
+        return Err(Failure::PathRecords { given: value.len() });
+    }
+    let mut records = value
+        .chunks_exact(size)
+        .filter_map(abi::read::<IbPathRecData>);
+    let used = records.find(|record| record.flags == PATH_FLAGS_GMP_PRIMARY_BIDIRECTIONAL);
+    let record = used.ok_or(Failure::NoPrimaryPath {
+        records: value.len() / size,
+    })?;
+    Ok(Path::from(&record))
 }
 
 /// `None`: there is no option of this name.
@@ -202,7 +227,11 @@ fn option_length(option: &'static str, value: &[u8], wanted: u32) -> Failure {
     }
 }
 
-fn check_narrow(command: Command, which: &'static str, addr: &SockaddrIn6) -> Result<(), Failure> {
+pub(super) fn check_narrow(
+    command: Command,
+    which: &'static str,
+    addr: &SockaddrIn6,
+) -> Result<(), Failure> {
     if addr.size() == 0 {
         return Err(Failure::AddressSize {
             command,
@@ -215,7 +244,7 @@ fn check_narrow(command: Command, which: &'static str, addr: &SockaddrIn6) -> Re
     Ok(())
 }
 
-fn check_size(
+pub(super) fn check_size(
     command: Command,
     which: &'static str,
     given: u16,
@@ -234,12 +263,12 @@ fn check_size(
     Ok(())
 }
 
-fn narrow(command: Command, addr: &SockaddrIn6) -> Result<SocketAddr, Failure> {
+pub(super) fn narrow(command: Command, addr: &SockaddrIn6) -> Result<SocketAddr, Failure> {
     addr.to_addr()
         .map_err(|reason| Failure::Address { command, reason })
 }
 
-fn wide(command: Command, addr: &SockaddrStorage) -> Result<SocketAddr, Failure> {
+pub(super) fn wide(command: Command, addr: &SockaddrStorage) -> Result<SocketAddr, Failure> {
     addr.to_addr()
         .map_err(|reason| Failure::Address { command, reason })
 }

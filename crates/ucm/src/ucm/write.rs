@@ -8,7 +8,7 @@ use oarlock_wire::Time;
 use super::numbers::Entry;
 use super::{FileId, Owner, Ucm};
 use crate::Failure;
-use crate::abi::{self, Command, CreateIdResp, EventResp, HEADER_LEN, Header, UNIMPLEMENTED};
+use crate::abi::{self, Command, CreateIdResp, EventResp, HEADER_LEN, Header};
 use crate::proto::{MAX_RESPONSE, WriteBatch, WriteItem, WriteReply};
 
 /// One request on its way through its command.
@@ -128,12 +128,6 @@ impl Ucm {
                 given: body.len(),
             });
         }
-        if let Some((_, reason)) = UNIMPLEMENTED
-            .iter()
-            .find(|(unimplemented, _)| *unimplemented == command)
-        {
-            return Err(Failure::NotImplemented { command, reason });
-        }
         self.dispatch(Request {
             now,
             file,
@@ -167,9 +161,13 @@ impl Ucm {
             Command::NOTIFY => self.notify(&request),
             Command::GET_EVENT => self.get_event(request),
             Command::MIGRATE_ID => self.migrate_id(request),
-            command => unreachable!(
-                "{command} is neither implemented nor on the list of those that are not"
-            ),
+            Command::JOIN_IP_MCAST => self.join_ip_mcast(request),
+            Command::JOIN_MCAST => self.join_mcast(request),
+            Command::LEAVE_MCAST => self.leave_mcast(request),
+            Command::RESOLVE_IB_SERVICE => self.resolve_ib_service(&request),
+            Command::WRITE_CM_EVENT => self.write_cm_event(&request),
+            Command::GET_OPTION => Err(Failure::NoGetOption),
+            Command(number) => Err(Failure::UnknownCommand { number }),
         }
     }
 

@@ -6,6 +6,7 @@ mod errno;
 mod errors;
 mod garbage;
 mod migration;
+mod multicast;
 mod options;
 mod values;
 mod world;

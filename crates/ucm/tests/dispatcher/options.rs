@@ -28,7 +28,7 @@ fn set_option_tells_levels_names_and_lengths_apart() {
     let mut w = World::new(1);
     let file = w.open(0);
     let id = w.create(0, file, 1).0;
-    let rows: [(&str, Vec<u8>, &[u8], i32); 13] = [
+    let rows: [(&str, Vec<u8>, &[u8], i32); 15] = [
         (
             "too long for any option, before the identifier",
             option(99, 0, 0, u32::MAX),
@@ -39,7 +39,19 @@ fn set_option_tells_levels_names_and_lengths_apart() {
         ("the value is not there", option(id, 9, 9, 4), &[1], EFAULT),
         ("unknown level", option(id, 9, 0, 1), &[1], ENOSYS),
         ("unknown name", option(id, 0, 9, 1), &[1], ENOSYS),
-        ("paths", option(id, 1, 1, 1), &[1], ENOSYS),
+        (
+            "a path record of one byte",
+            option(id, 1, 1, 1),
+            &[1],
+            EINVAL,
+        ),
+        ("no path record", option(id, 1, 1, 0), &[], EINVAL),
+        (
+            "unknown name of the transport",
+            option(id, 1, 2, 1),
+            &[1],
+            ENOSYS,
+        ),
         (
             "type of service in four bytes",
             option(id, 0, 0, 4),

@@ -21,15 +21,30 @@ fn create_id_knows_its_port_spaces() {
         (TCP, 0),
         (0x9999, EINVAL),
         (0, EINVAL),
-        (0x0111, ENOSYS),
-        (0x0002, ENOSYS),
-        (0x013F, ENOSYS),
+        (0x0111, 0),
+        (0x0002, 0),
+        (0x013F, 0),
     ] {
         assert_eq!(
             w.errno(0, file, client::create_id(1, ps, 2).request(), &[]),
             errno,
             "{ps:#x}"
         );
+    }
+    // The queue pair type counts in port space IB only; raw packets (8) and XRC (9) have no queue pairs here.
+    for (qp_type, errno) in [
+        (2, 0),
+        (3, 0),
+        (4, 0),
+        (8, ENOSYS),
+        (9, ENOSYS),
+        (0, ENOSYS),
+    ] {
+        let (tcp, ib) = [TCP, 0x013F]
+            .map(|ps| client::create_id(1, ps, qp_type))
+            .into();
+        assert_eq!(w.errno(0, file, ib.request(), &[]), errno, "{qp_type}");
+        assert_eq!(w.errno(0, file, tcp.request(), &[]), 0, "{qp_type}");
     }
 }
 
@@ -275,12 +290,16 @@ fn connect_checks_its_parameters() {
     let mut invalid = good.clone();
     invalid[8 + 271] = 0;
     let mut ece = good.clone();
-    ece[8 + 280] = 1;
+    ece[8 + 280 + 3] = 1;
     let mut too_short = good.clone();
     too_short[4..6].copy_from_slice(&279_u16.to_ne_bytes());
     assert_eq!(w.errno(0, file, &too_short, &[]), EINVAL);
     assert_eq!(w.errno(0, file, &invalid, &[]), EINVAL);
-    assert_eq!(w.errno(0, file, &ece, &[]), ENOSYS);
+    assert_eq!(
+        w.errno(0, file, &ece, &[]),
+        EINVAL,
+        "a vendor of more than 24 bits"
+    );
     let rows: [(Param, &str); 3] = [
         (
             Param {
@@ -388,7 +407,12 @@ fn accept_checks_its_structure_and_the_state() {
     assert_eq!(w.errno(1, passive, &too_short, &[]), EINVAL);
     let mut ece = good.clone();
     ece[8 + 288] = 1;
-    assert_eq!(w.errno(1, passive, &ece, &[]), ENOSYS);
+    ece[8 + 279] = 0;
+    assert_eq!(
+        w.errno(1, passive, &ece, &[]),
+        EINVAL,
+        "an RTU carries no options"
+    );
     let on_listener = client::accept(IdNumber(0), 1, &accept_param(1)).expect("short");
     assert_eq!(
         w.errno(1, passive, on_listener.request(), &[]),

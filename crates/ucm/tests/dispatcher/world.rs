@@ -3,12 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use oarlock_cm::Seed;
-use oarlock_cma::{Config, Device, Limits, Route};
+use oarlock_cma::{Config, Device, Errno, Limits, Membership, MembershipAction, Route};
 use oarlock_ucm::client::{self, Answer, Call, Event, IdNumber, Param};
 use oarlock_ucm::{Failure, FileId, Owner, Ucm};
 use oarlock_wire::{Guid, Time};
 
 pub(crate) const TCP: u16 = 0x0106;
+pub(crate) const UDP: u16 = 0x0111;
 pub(crate) const PORT: u16 = 7471;
 
 pub(crate) mod kind {
@@ -21,13 +22,20 @@ pub(crate) mod kind {
     pub(crate) const ESTABLISHED: u32 = 9;
     pub(crate) const DISCONNECTED: u32 = 10;
     pub(crate) const DEVICE_REMOVAL: u32 = 11;
+    pub(crate) const MULTICAST_JOIN: u32 = 12;
+    pub(crate) const MULTICAST_ERROR: u32 = 13;
     pub(crate) const TIMEWAIT_EXIT: u32 = 15;
+    pub(crate) const USER: u32 = 18;
 }
 
 /// Hosts 0, 1, ... with addresses 10.0.0.1, 10.0.0.2, ... .
 pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) hosts: Vec<Ucm>,
+    /// What becomes of memberships that are asked for.
+    pub(crate) membership: Result<(), Errno>,
+    /// Memberships that were asked for, with the host.
+    pub(crate) memberships: Vec<(usize, Membership)>,
 }
 
 pub(crate) fn address(host: usize) -> IpAddr {
@@ -59,6 +67,8 @@ impl World {
         Self {
             now: Time::ZERO,
             hosts: (0..hosts).map(host).collect(),
+            membership: Ok(()),
+            memberships: Vec::new(),
         }
     }
 
@@ -123,6 +133,14 @@ impl World {
                         is_local: lookup.destination == address(host),
                     };
                     self.hosts[host].handle_lookup(self.now, lookup.token, Ok(route));
+                }
+                while let Some(membership) = self.hosts[host].poll_membership() {
+                    moved = true;
+                    if membership.action == MembershipAction::Join {
+                        let outcome = self.membership;
+                        self.hosts[host].handle_membership(self.now, membership.token, outcome);
+                    }
+                    self.memberships.push((host, membership));
                 }
                 while let Some(transmit) = self.hosts[host].poll_transmit() {
                     moved = true;
