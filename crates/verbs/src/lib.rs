@@ -57,8 +57,105 @@
 //! It never copies a buffer more often than the way to the socket needs, never places data into
 //! memory the program has not posted, and never drops a completion without an error.
 //!
+//! # Datagrams
+//! A queue pair of type [`QpType::Ud`] needs no connection. Each [`SendRequest`] says where [`to`](SendRequest::to), with
+//! an [`AddressHandle`], a queue pair number and the Q_Key that the receiver demands. A message is one packet, so it is at
+//! most as long as the path MTU ([`DeviceInfo::max_path_mtu`]); nobody acknowledges it, and a message that is lost, finds
+//! no receive posted or has the wrong Q_Key is gone. Before each received message stand [`GRH_LEN`] bytes of header, for
+//! which the buffer must have room: [`Completion::message`] is what comes after, [`Completion::grh`] what the header says,
+//! and [`AddressHandle::reply_to`] the way back. A message longer than the buffer takes the queue pair to the error state.
+//!
+//! Two queue pairs on a private host:
+//!
+//! ```
+//! use oarlock_hostd::Host;
+//! use oarlock_verbs::*;
+//! use oarlock_wire::QKey;
+//!
+//! const KEY: QKey = QKey(0x1111_1111);
+//!
+//! fn datagrams(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair, Error> {
+//!     let kind = QpInitAttr { qp_type: QpType::Ud, ..QpInitAttr::default() };
+//!     let qp = QueuePair::create(pd, cq, cq, kind)?;
+//!     let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+//!     let steps = [
+//!         (QpState::Init, init),
+//!         (QpState::Rtr, AttrMask::empty()),
+//!         (QpState::Rts, AttrMask::SQ_PSN),
+//!     ];
+//!     for (state, mask) in steps {
+//!         let mask = mask | AttrMask::STATE;
+//!         qp.modify(&QpAttr { mask, state, qkey: KEY, ..QpAttr::default() })?;
+//!     }
+//!     Ok(qp)
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = Host::private()?;
+//! let context = Context::open(&host, Context::devices(&host)?[0].index)?;
+//! let pd = context.default_pd();
+//! let (asking, answering) = (CompletionQueue::new(&context, 16)?, CompletionQueue::new(&context, 16)?);
+//! let (client, server) = (datagrams(&pd, &asking)?, datagrams(&pd, &answering)?);
+//!
+//! // A question ...
+//! server.post_recv(1, Buffer::new(&pd, GRH_LEN + 100)?)?;
+//! client.post_recv(2, Buffer::new(&pd, GRH_LEN + 100)?)?;
+//! let remote = context.device().gids[0];
+//! let to_server = AddressHandle::new(&pd, AddressHandleAttr { remote, ..AddressHandleAttr::default() })?;
+//! client.post_send(SendRequest::inline(3, b"who is there?").to(&to_server, server.qpn(), KEY))?;
+//! let mut received = Vec::new();
+//! answering.wait(&mut received, None)?;
+//! let question = received.remove(0).ok()?;
+//! assert_eq!(question.message(), Some(&b"who is there?"[..]));
+//! assert_eq!(question.src_qp, client.qpn());
+//!
+//! // ... and the answer, to whoever asked.
+//! let back = AddressHandle::reply_to(&pd, &question)?;
+//! server.post_send(SendRequest::inline(4, b"me").to(&back, question.src_qp, KEY).unsignaled())?;
+//! while received.len() < 2 {
+//!     asking.wait(&mut received, None)?; // the send, then the answer
+//! }
+//! assert_eq!(received[1].message(), Some(&b"me"[..]));
+//! # Ok(()) }
+//! ```
+//!
+//! Two members of a multicast group and a sender that is none; `datagrams` is the function above:
+//!
+//! ```
+//! # use oarlock_hostd::Host;
+//! # use oarlock_verbs::*;
+//! # use oarlock_wire::{Gid, Qpn};
+//! # mod doctest { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/datagrams.rs")); }
+//! # use doctest::{KEY, datagrams};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let host = Host::private()?;
+//! # let context = Context::open(&host, Context::devices(&host)?[0].index)?;
+//! # let pd = context.default_pd();
+//! let group = Gid::from_ip("239.1.2.3".parse()?);
+//! let cq = CompletionQueue::new(&context, 16)?;
+//! let members = [datagrams(&pd, &cq)?, datagrams(&pd, &cq)?];
+//! for member in &members {
+//!     member.attach_multicast(group)?;
+//!     member.post_recv(1, Buffer::new(&pd, GRH_LEN + 100)?)?;
+//! }
+//! let sent = CompletionQueue::new(&context, 16)?;
+//! let sender = datagrams(&pd, &sent)?;
+//! let to_group = AddressHandle::new(&pd, AddressHandleAttr { remote: group, ..AddressHandleAttr::default() })?;
+//! sender.post_send(SendRequest::inline(2, b"to all").to(&to_group, Qpn::MULTICAST, KEY))?;
+//!
+//! let mut received = Vec::new();
+//! while received.len() < members.len() {
+//!     cq.wait(&mut received, None)?;
+//! }
+//! for completion in &received {
+//!     assert_eq!(completion.message(), Some(&b"to all"[..]));
+//!     assert_eq!(completion.grh().map(|grh| grh.destination), Some(group.to_ip()));
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! # Example
-//! Two queue pairs on an in-memory wire (with a host service: [`Context::open`]):
+//! Two connected queue pairs on an in-memory wire (with a host service: [`Context::open`]):
 //!
 //! ```
 //! use oarlock_verbs::{CompletionQueue, Buffer, QpInitAttr, QueuePair, SendRequest};
