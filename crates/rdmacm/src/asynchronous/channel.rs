@@ -1,6 +1,7 @@
 //! Event channels on the runtime.
 
 use crate::channel::{EventChannel, QUIET};
+use crate::easy::intake::Found;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use std::fmt;
@@ -67,19 +68,26 @@ impl AsyncEventChannel {
     /// Safe: an event is fetched and returned in one step. What was not fetched stays queued.
     #[doc(alias = "rdma_get_cm_event")]
     pub async fn get_event(&self) -> Result<Event> {
-        self.wait_for(|| self.channel().try_event()).await
+        self.wait_for(|| {
+            Ok(match self.channel().try_event()? {
+                Some(event) => Found::This(event),
+                None => Found::Nothing,
+            })
+        })
+        .await
     }
 
-    /// Looks for what the channel's events bring until something is found. `look` ends when no event is queued.
+    /// Looks for what the channel's events bring until something is found.
     pub(super) async fn wait_for<T>(
         &self,
-        mut look: impl FnMut() -> Result<Option<T>>,
+        mut look: impl FnMut() -> Result<Found<T>>,
     ) -> Result<T> {
         loop {
             let mut ready = self.readable().await?;
             match look()? {
-                Some(found) => return Ok(found),
-                None => ready.clear_ready(),
+                Found::This(found) => return Ok(found),
+                Found::Nothing => ready.clear_ready(),
+                Found::LookAgain => tokio::task::yield_now().await,
             }
         }
     }

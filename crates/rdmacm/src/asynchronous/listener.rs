@@ -5,7 +5,7 @@ use super::connection::AsyncConnection;
 use super::host::AsyncHost;
 use super::identifier::AsyncIdentifier;
 use crate::channel::EventChannel;
-use crate::easy::intake::{Intake, Ways};
+use crate::easy::intake::{Found, Intake, Ways};
 use crate::easy::{Connection, ConnectionOptions};
 use crate::error::{Error, Result};
 use crate::identifier::Identifier;
@@ -104,7 +104,7 @@ impl AsyncListener {
     pub async fn accept(&self) -> Result<AsyncConnection> {
         let accept = || self.lock().accept(self.channel.channel(), &self.options);
         // A connection that became established while a request was wanted is announced by nothing.
-        if let Some(ready) = accept()? {
+        if let Found::This(ready) = accept()? {
             return Ok(ready);
         }
         self.in_time(self.channel.wait_for(accept), "a connection")

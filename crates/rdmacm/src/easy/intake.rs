@@ -13,7 +13,19 @@ use oarlock_verbs::{CompletionQueue, Context};
 use std::collections::{HashMap, VecDeque};
 
 /// Connections that one listener may have in the making.
-pub(super) const MAX_IN_THE_MAKING: usize = 1024;
+pub(super) const MAX_IN_THE_MAKING: usize = 4096;
+
+/// Events that are handled before others have a turn.
+const TURN: usize = 16;
+
+/// What looking through the channel's events found.
+pub(crate) enum Found<T> {
+    This(T),
+    /// Nothing, and no event is queued.
+    Nothing,
+    /// Nothing, and more events may be queued.
+    LookAgain,
+}
 
 pub(crate) struct Intake<W: Ways> {
     ways: W,
@@ -49,28 +61,32 @@ impl<W: Ways> Intake<W> {
         &mut self,
         channel: &EventChannel,
         options: &ConnectionOptions,
-    ) -> Result<Option<W::Settled>> {
-        loop {
+    ) -> Result<Found<W::Settled>> {
+        for _ in 0..TURN {
             if let Some(connection) = self.ready.pop_front() {
-                return Ok(Some(connection));
+                return Ok(Found::This(connection));
             }
             let Some(event) = channel.try_event()? else {
-                return Ok(None);
+                return Ok(Found::Nothing);
             };
             if let Some(child) = self.handle(event)? {
                 self.begin(child, options)?;
             }
         }
+        Ok(Found::LookAgain)
     }
 
     /// The next request, if the channel has one; connections that become established meanwhile are kept.
-    pub(crate) fn request(&mut self, channel: &EventChannel) -> Result<Option<Identifier>> {
-        while let Some(event) = channel.try_event()? {
+    pub(crate) fn request(&mut self, channel: &EventChannel) -> Result<Found<Identifier>> {
+        for _ in 0..TURN {
+            let Some(event) = channel.try_event()? else {
+                return Ok(Found::Nothing);
+            };
             if let Some(child) = self.handle(event)? {
-                return Ok(Some(child));
+                return Ok(Found::This(child));
             }
         }
-        Ok(None)
+        Ok(Found::LookAgain)
     }
 
     pub(crate) fn turned_away(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Accepting, blocking.
 
 use super::connection::plain_cq;
-use super::intake::{Intake, MAX_IN_THE_MAKING, Ways};
+use super::intake::{Found, Intake, MAX_IN_THE_MAKING, Ways};
 use super::{Connection, ConnectionOptions};
 use crate::channel::EventChannel;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Accepts connections on an address.
 ///
-/// A peer that asks and then does not confirm holds up nobody: connections are made side by side, 1024 of them at most, and
+/// A peer that asks and then does not confirm holds up nobody: connections are made side by side, 4096 of them at most, and
 /// come out of [`accept`](Self::accept) in the order in which they are established. What is beyond that number is rejected
 /// and [counted](Self::turned_away). Several threads may accept at once.
 pub struct Listener {
@@ -89,15 +89,9 @@ impl Listener {
     #[doc(alias = "rdma_get_request")]
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self) -> Result<Connection> {
-        self.channel
-            .inner
-            .wait_for(self.options.until(), || {
-                self.lock().accept(&self.channel, &self.options)
-            })?
-            .ok_or(Error::TimedOut {
-                peer: None,
-                awaited: "a connection",
-            })
+        self.wait_for("a connection", |intake| {
+            intake.accept(&self.channel, &self.options)
+        })
     }
 
     /// The next connection request, to be looked at, given a queue pair, and accepted or rejected by hand: a new
@@ -110,13 +104,8 @@ impl Listener {
     /// Until a request comes, or the [deadline](ConnectionOptions::deadline).
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&self) -> Result<Identifier> {
-        let found = self
-            .channel
-            .inner
-            .wait_for(self.options.until(), || self.lock().request(&self.channel))?;
-        let child = found.ok_or(Error::TimedOut {
-            peer: None,
-            awaited: "a connection request",
+        let child = self.wait_for("a connection request", |intake| {
+            intake.request(&self.channel)
         })?;
         child.move_to_own_channel("get_request")?;
         Ok(child)
@@ -139,6 +128,30 @@ impl Listener {
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.lock().turned_away()
+    }
+
+    fn wait_for<T>(
+        &self,
+        awaited: &'static str,
+        look: impl Fn(&mut Intake<Synchronously>) -> Result<Found<T>>,
+    ) -> Result<T> {
+        let look = || {
+            loop {
+                // Others who accept have their turn in between.
+                match look(&mut self.lock())? {
+                    Found::This(found) => return Ok(Some(found)),
+                    Found::Nothing => return Ok(None),
+                    Found::LookAgain => {}
+                }
+            }
+        };
+        let channel = &self.channel.inner;
+        channel
+            .wait_for(self.options.until(), look)?
+            .ok_or(Error::TimedOut {
+                peer: None,
+                awaited,
+            })
     }
 
     fn lock(&self) -> MutexGuard<'_, Intake<Synchronously>> {

@@ -1,5 +1,6 @@
 //! The public API on private hosts.
 
+mod asynchronous;
 mod easy;
 mod hostile;
 mod lossy;

@@ -1,0 +1,135 @@
+//! How waits end that nothing satisfies.
+
+use super::ways::any_port;
+use super::*;
+use crate::support::*;
+use oarlock_rdmacm::{
+    AsyncConnector, AsyncEventChannel, AsyncIdentifier, AsyncListener, Error, EventChannel,
+    PortSpace,
+};
+use std::io::ErrorKind;
+use std::time::Duration;
+
+#[test]
+fn a_deadline_ends_the_wait_of_both_sides() {
+    on_both(|host| async move {
+        let host = async_host(&host);
+        let soon = small().deadline(Duration::from_millis(30));
+        let listener = AsyncListener::bind(&host, any_port())
+            .unwrap()
+            .options(soon.clone());
+        let error = listener.accept().await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::TimedOut {
+                    awaited: "a connection",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let error = listener.get_request().await.unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+        // The request is queued at the listener, and nobody fetches it.
+        let address = listener.local_addr().unwrap();
+        let connector = AsyncConnector::new(&host).options(soon);
+        let error = connector.connect(address).await.unwrap_err();
+        assert!(
+            matches!(error, Error::TimedOut { peer: Some(peer), .. } if peer == address),
+            "{error}"
+        );
+        // Nothing of it is left: what the listener finds is a request whose sender has gone.
+        while host.host().ps().unwrap().ids.iter().any(|id| id.queued > 0) {
+            let _ = listener.accept().await.unwrap_err();
+        }
+    });
+}
+
+/// The end of the service ends every wait.
+#[test]
+fn the_end_of_the_service_ends_every_wait() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let listener = AsyncListener::bind(&on_host, any_port())
+            .unwrap()
+            .options(small());
+        let address = listener.local_addr().unwrap();
+        let peer = tokio::spawn({
+            let connector = AsyncConnector::new(&on_host).options(small());
+            async move { connector.connect(address).await.unwrap() }
+        });
+        let accepted = listener.accept().await.unwrap();
+        let connection = peer.await.unwrap();
+        let events = AsyncEventChannel::new(EventChannel::new(&host).unwrap()).unwrap();
+        let id = AsyncIdentifier::new(&on_host, PortSpace::TCP).unwrap();
+        let waits = [
+            tokio::spawn(async move { events.get_event().await.unwrap_err() }),
+            tokio::spawn(async move { listener.accept().await.unwrap_err() }),
+            tokio::spawn(async move { id.next_event().await.unwrap_err() }),
+            tokio::spawn(async move { accepted.until_disconnected().await.unwrap_err() }),
+            tokio::spawn(async move {
+                let mut completions = Vec::new();
+                connection.recv_cq.wait(&mut completions).await.unwrap_err()
+            }),
+        ];
+        tokio::task::yield_now().await;
+        host.close();
+        for wait in waits {
+            let error = wait.await.unwrap();
+            assert!(error.is_device_fatal(), "{error}");
+        }
+    });
+}
+
+/// The runtime that reads the events may end before one that awaits them.
+#[test]
+fn the_end_of_the_reading_runtime_ends_every_wait() {
+    let host = private();
+    let reading = on_several_threads();
+    let on_host = reading.block_on(async { async_host(&host) });
+    let (_listener, address) = listener(&channel(&host));
+    on_one_thread().block_on(async {
+        let id = AsyncIdentifier::new(&on_host, PortSpace::TCP).unwrap();
+        id.resolve_addr(None, address, LONG).await.unwrap();
+        let mut waiting = pin!(id.next_event());
+        assert!(cancelled_after(1, waiting.as_mut()).await.is_none());
+        reading.shutdown_background();
+        let error = waiting.await.unwrap_err();
+        assert!(matches!(error, Error::RuntimeGone), "{error}");
+        let error = id.next_event().await.unwrap_err();
+        assert!(matches!(error, Error::RuntimeGone), "{error}");
+    });
+}
+
+#[test]
+fn without_a_runtime_there_is_an_error_and_no_panic() {
+    let host = private();
+    let error = AsyncHost::new(&host).unwrap_err();
+    assert!(matches!(error, Error::NoRuntime { .. }), "{error}");
+    let events = EventChannel::new(&host).unwrap();
+    let error = AsyncEventChannel::new(events.clone()).unwrap_err();
+    assert!(matches!(error, Error::NoRuntime { .. }), "{error}");
+    // And a channel is registered once.
+    on_one_thread().block_on(async {
+        let _first = AsyncEventChannel::new(events.clone()).unwrap();
+        match AsyncEventChannel::new(events).unwrap_err() {
+            Error::Channel(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists),
+            other => panic!("{other}"),
+        }
+    });
+}
+
+/// What the program acknowledged reaches the service, although no further event is asked for.
+#[test]
+fn acknowledgements_reach_the_service() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let (_listener, address) = listener(&channel(&host));
+        let id = AsyncIdentifier::new(&on_host, PortSpace::TCP).unwrap();
+        id.resolve_addr(None, address, LONG).await.unwrap();
+        while host.ps().unwrap().ids.iter().any(|id| id.unacked > 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+}
