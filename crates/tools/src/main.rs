@@ -10,12 +10,14 @@
 mod capture;
 mod cmatose;
 mod cmtime;
+mod completions;
 mod connections;
 mod content;
 mod demo;
 mod explain;
 mod failure;
 mod host;
+mod man;
 mod ping;
 mod progress;
 mod ps;
@@ -23,7 +25,7 @@ mod report;
 mod signals;
 mod trace;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -61,6 +63,10 @@ enum Command {
     Host(host::Options),
     /// Reads captures
     Trace(trace::Options),
+    /// Prints or writes manual pages
+    Man(man::Options),
+    /// Prints the script by which a shell completes commands, options and values
+    Completions(completions::Options),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +87,8 @@ fn main() -> ExitCode {
         Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),
         Command::Trace(options) => trace::run(&options),
+        Command::Man(options) => man::run(&options, Cli::command()),
+        Command::Completions(options) => completions::run(&options, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -112,7 +120,6 @@ fn init_log() -> Result<(), failure::Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_commands_are_well_formed() {

@@ -1,5 +1,6 @@
 //! The commands as programs, on the real port, in a network namespace of their own.
 
+mod documents;
 mod explain;
 mod ping;
 mod ps;
@@ -264,7 +265,9 @@ fn a_capture_becomes_a_ladder() {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    for command in ["demo", "cmatose", "cmtime", "ping", "explain", "ps", "host"] {
+    for command in [
+        "demo", "cmatose", "cmtime", "ping", "explain", "ps", "host", "man",
+    ] {
         let output = Command::new(OARLOCK)
             .args([command, "--help"])
             .output()

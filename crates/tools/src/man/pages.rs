@@ -1,0 +1,221 @@
+//! What the manual pages say beyond the commands' definitions.
+
+/// One page's own texts.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) name: &'static str,
+    /// Paragraphs.
+    pub(super) description: &'static [&'static str],
+    pub(super) exit_status: &'static [(&'static str, &'static str)],
+    pub(super) environment: &'static [(&'static str, &'static str)],
+    /// Our pages to read next, beside oarlock(1).
+    pub(super) related: &'static [&'static str],
+    /// Pages of others, with their section.
+    pub(super) see_also: &'static [(&'static str, &'static str)],
+}
+
+/// The page's own texts.
+///
+/// # Panics
+/// If a command has none; a test asks for all.
+pub(super) fn find(name: &str) -> &'static Page {
+    PAGES
+        .iter()
+        .find(|page| page.name == name)
+        .unwrap_or_else(|| panic!("no texts for the page {name}"))
+}
+
+const STATUS: &[(&str, &str)] = &[
+    ("0", "All that was asked for was done."),
+    (
+        "1",
+        "It failed; one line on standard error, which begins with \"error:\", says why.",
+    ),
+    ("2", "Wrong usage."),
+];
+const LOG: (&str, &str) = (
+    "OARLOCK_LOG",
+    "What is logged to standard error: error, warn (the default), info, debug, trace, or a filter such as \"warn,oarlock_hostd=debug\".",
+);
+const HOSTD: (&str, &str) = (
+    "OARLOCK_HOSTD",
+    "The program that is started as the host service when none runs; without it the program oarlock in the folder of the running program, then in PATH.",
+);
+const PROGRAM: &[(&str, &str)] = &[HOSTD, LOG];
+
+const COMMON_JSON: &str = "With --json exactly one object goes to standard output and everything else to standard error. Keys are only ever added. Times end in _us and are microseconds, rates end in _per_s, sizes are bytes.";
+const SERVICE: &str = "The host service of the network namespace is joined, or started when none runs; it ends by itself some seconds after its last program.";
+
+/// Every page, in the order of the commands.
+pub(super) const PAGES: &[Page] = &[
+    Page {
+        name: "oarlock",
+        description: &[
+            "oarlock is RDMA connection management in user space: programs connect queue pairs over RoCEv2 on any machine with a network interface, with no RDMA hardware, no kernel module, no root and no set-up. Its commands test and time connections, show what the host service holds, and explain what went wrong.",
+            "One host service in each network namespace owns the communication manager, the port spaces and UDP port 4791; programs start it when none runs. Data never passes through it.",
+            COMMON_JSON,
+        ],
+        exit_status: STATUS,
+        environment: PROGRAM,
+        related: &[],
+        see_also: &[("rdma_cm", "7"), ("ucmatose", "1"), ("rping", "1")],
+    },
+    Page {
+        name: "oarlock-demo",
+        description: &[
+            "Starts two processes of this program that connect over a local address, exchange messages whose every byte is compared, move every identifier to another event channel, and disconnect. The last line, which begins with \"summary:\", tells everything.",
+            SERVICE,
+        ],
+        exit_status: STATUS,
+        environment: PROGRAM,
+        related: &["oarlock-cmatose", "oarlock-trace-ladder"],
+        see_also: &[],
+    },
+    Page {
+        name: "oarlock-cmatose",
+        description: &[
+            "The connection test of the RDMA CM, with the options of ucmatose(1): the passive side listens, accepts and sends first; the active side connects, receives and replies. Other than in ucmatose every message has a content of its own, which the receiver compares; with ucmatose as the other side contents are not compared.",
+            "Start the passive side first, and give both sides the same -c, -C and -S. The last lines are \"test complete\" and \"return status N\"; N is 0 when every connection was made and every message arrived with the right content, else 1.",
+            SERVICE,
+        ],
+        exit_status: STATUS,
+        environment: PROGRAM,
+        related: &["oarlock-demo", "oarlock-explain"],
+        see_also: &[("ucmatose", "1"), ("rdma_migrate_id", "3")],
+    },
+    Page {
+        name: "oarlock-cmtime",
+        description: &[
+            "Times every step of setting up connections: creating the identifier, binding, resolving address and route, making the queue pair, connecting, disconnecting, destroying. All connections go through one step before any begins the next. Connects per second are counted from the first call to the last established event, set-ups per second from the first identifier created to the last destroyed.",
+            SERVICE,
+        ],
+        exit_status: STATUS,
+        environment: PROGRAM,
+        related: &["oarlock-ping"],
+        see_also: &[("cmtime", "1")],
+    },
+    Page {
+        name: "oarlock-explain",
+        description: &[
+            "Explains one code: why a peer refused (reject, sidr), what the error number of a call says (errno), or what an event is (event): its meaning, what can be done about it, and where it is defined. The status of an event is a code of its own: the reason of the REJ in RDMA_CM_EVENT_REJECTED, the SIDR status in RDMA_CM_EVENT_UNREACHABLE if it is positive, else a negative error number.",
+            "With --call the rules of one call are listed that lead to an error number. A call may be named as in the Rust library (connect), as in librdmacm (rdma_connect) or by the kernel's command (CONNECT).",
+            "The JSON object has the keys kind, code, name, meaning, remedy and source; with --call also call and rules, a list of objects with when and source. Of an unknown code it has kind, asked and nearest.",
+        ],
+        exit_status: &[
+            ("0", "The code is explained."),
+            (
+                "1",
+                "There is no such code or call; the nearest names are printed.",
+            ),
+            ("2", "Wrong usage."),
+        ],
+        environment: &[LOG],
+        related: &["oarlock-ps"],
+        see_also: &[
+            ("rdma_get_cm_event", "3"),
+            ("rdma_reject", "3"),
+            ("errno", "3"),
+        ],
+    },
+    Page {
+        name: "oarlock-ping",
+        description: &[
+            "Sends a message to a server over a reliable connection and waits for it to come back, as often as is wanted, and sums up the round trip times as ping(8) does. It does the job of rping(1) and has its options; but the message goes there and back by SEND, since the device has neither READ nor WRITE yet.",
+            "The two sides tell each other in the private data of the connection's messages that they are this program, and which version of the protocol they speak. What is something else, such as rping, is refused by the server, and left by the client, at once and with a sentence on both sides.",
+            "A message whose reply does not come within --timeout is lost, and the next one is sent; a reply that comes after that is late. Ended by SIGINT or SIGTERM a client sums up and disconnects, and a server sums up.",
+            "The JSON object of a client has the keys side, peer, asked, size, sent, received, lost, late, mismatches, elapsed_us and rtt_us (min, avg, max, mdev; null without a reply); that of a server side, address, clients, refused, answered, mismatches and elapsed_us.",
+            SERVICE,
+        ],
+        exit_status: &[
+            (
+                "0",
+                "Every message that was sent came back, and with -V as it was sent; of a server: nothing that arrived was wrong.",
+            ),
+            ("1", "No connection, or a message was lost or wrong."),
+            ("2", "Wrong usage."),
+        ],
+        environment: PROGRAM,
+        related: &["oarlock-cmatose", "oarlock-explain"],
+        see_also: &[("rping", "1"), ("ping", "8")],
+    },
+    Page {
+        name: "oarlock-ps",
+        description: &[
+            "Shows the host service of this network namespace: its programs with their slots, every identifier with its state, addresses, queue pair, event channel, waiting and unacknowledged events; of a listener how many requests wait, how many may, and how many were dropped or refused because too many waited; and of a datagram identifier the multicast groups that it has joined. No service is started for it.",
+            "With --counters the counters follow in groups: what was counted of each message of the connection manager as a table, the rest as names and values; those that are zero stand on one line.",
+            "With --watch all this is printed again and again. On a terminal the screen is drawn anew; elsewhere each round is a block, which begins with the time since the first and ends with an empty line. From the second round on, the counters that changed are printed with their gain per second, or with --counters all of them. With --json each round is one object on one line, as without --watch, with the keys elapsed_us and counters_per_s beside the others. While it watches, the service does not end by itself.",
+        ],
+        exit_status: &[
+            (
+                "0",
+                "It was printed; with --watch: it was ended by SIGINT or SIGTERM, or nobody read any more.",
+            ),
+            (
+                "1",
+                "No host service runs, or it ended while it was watched.",
+            ),
+            ("2", "Wrong usage."),
+        ],
+        environment: &[LOG],
+        related: &["oarlock-host"],
+        see_also: &[("rdma", "8")],
+    },
+    Page {
+        name: "oarlock-host",
+        description: &[
+            "Runs the host service of this network namespace in the foreground. It owns the communication manager (queue pair 1), the port spaces, and UDP port 4791, of which each program gets its own part; data packets never pass through it. It serves programs of its own user, and of root.",
+            "Programs start a host service by themselves when none runs, which ends by itself after them; this command is for running one on purpose, for example to keep it between programs, or with other timers.",
+        ],
+        exit_status: &[
+            ("0", "No program has used it for the time of --grace."),
+            (
+                "1",
+                "It could not start: port or name are taken, descriptors or a network interface are missing.",
+            ),
+            ("2", "Wrong usage."),
+        ],
+        environment: &[LOG],
+        related: &["oarlock-ps"],
+        see_also: &[("rdma_cm", "7"), ("namespaces", "7")],
+    },
+    Page {
+        name: "oarlock-trace",
+        description: &[
+            "Reads captures of RoCEv2 packets, made with the option --pcap of other commands or by tcpdump(8).",
+        ],
+        exit_status: STATUS,
+        environment: &[LOG],
+        related: &["oarlock-trace-ladder"],
+        see_also: &[("tcpdump", "8")],
+    },
+    Page {
+        name: "oarlock-trace-ladder",
+        description: &[
+            "Prints each connection of a capture as a ladder: the messages of the connection manager one by one, who sent them to whom and when, and between them what data went each way. A service resolution of datagram queue pairs (SIDR) is told in the same way, and so are datagrams to a multicast group.",
+        ],
+        exit_status: STATUS,
+        environment: &[LOG],
+        related: &["oarlock-trace", "oarlock-demo"],
+        see_also: &[("tcpdump", "8"), ("wireshark", "1")],
+    },
+    Page {
+        name: "oarlock-man",
+        description: &[
+            "Prints the source of a manual page of this program, or writes all of them, for packages and for reading without an installation.",
+        ],
+        exit_status: STATUS,
+        environment: &[LOG],
+        related: &["oarlock-completions"],
+        see_also: &[("man", "1"), ("man", "7")],
+    },
+    Page {
+        name: "oarlock-completions",
+        description: &[
+            "Prints the script by which a shell completes this program's commands, options and values.",
+        ],
+        exit_status: STATUS,
+        environment: &[LOG],
+        related: &["oarlock-man"],
+        see_also: &[("bash", "1"), ("zsh", "1"), ("fish", "1")],
+    },
+];
