@@ -130,10 +130,13 @@ fn label(row: &Transition) -> String {
     format!("{} / {}", row.input, names(row.sends, " and "))
 }
 
+/// From where to where.
+type Arrow = (Option<Place>, Place);
+
 /// A Mermaid state diagram of the transitions between `places`, the creation of the first ones included.
 fn drawing(places: &[Place]) -> String {
     // In the order of the table, and each pair of places once.
-    let mut arrows: Vec<((Option<Place>, Place), Vec<String>)> = Vec::new();
+    let mut arrows: Vec<(Arrow, Vec<String>)> = Vec::new();
     for row in transitions() {
         let to = match (row.next, row.answer, row.place) {
             (Next::To(place), ..) | (Next::Same, Answer::Again, Some(place)) => place,

@@ -11,6 +11,7 @@ mod lap;
 mod limits;
 mod operations;
 mod passive;
+mod reach;
 mod reasons;
 mod restart_storm;
 mod restarts;
