@@ -16,14 +16,17 @@
 //! ```text
 //!  MAD header     24 bytes                      [`mad`]
 //!  CM message     fields and private data       [`cm`], one file each
-//!    private data of a REQ begins with the 36-byte IP CM header, where the RDMA CM is used   [`ip_cm`]
+//!    private data of a REQ or SIDR_REQ begins with the 36-byte IP CM header, where the RDMA CM is used   [`ip_cm`]
 //! ```
+//!
+//! What a UD receive finds before its payload, 40 bytes made of the IP header, is [`base::Grh`].
 //!
 //! The field types are in [`units`], one-line renderings of the messages are their `Display`, and [`WireError`] says which
 //! field of which message was wrong.
 //!
 //! Parsing never panics and never allocates, whatever the bytes. A parsed message that is emitted gives the same bytes,
-//! apart from reserved bits (emitted as zero) and the unused end of a REJ's additional information.
+//! apart from reserved bits (emitted as zero), the unused end of additional information (REJ, APR, SIDR_REP) and the
+//! attribute modifier of a message without a place for [`Ece`].
 //!
 //! # Features
 //! `std`: lets the ICRC choose the fastest instructions of the processor at run time. Results are the same without.

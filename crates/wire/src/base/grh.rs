@@ -1,16 +1,22 @@
 //! GRH: the global route header (IBA Vol. 1 ch. 8), which a UD receive finds in the first 40 bytes of its buffer.
 //!
-//! On RoCEv2 the IP header stands there (Annex A17): the 40 bytes of IPv6, or 20 bytes without a meaning and the 20 bytes of IPv4.
+//! On RoCEv2 the IP header stands there (Annex A17): the 40 bytes of IPv6, or 20 bytes without a meaning and the 20 bytes of
+//! IPv4.
 //!
 //! ```text
-//!  byte  IPv6                                                       IPv4
-//!     0  version (4): 6 | traffic class (8) | flow label (20)       zero
+//!  byte  IPv6
+//!     0  version (4): 6 | traffic class (8) | flow label (20)
 //!     4  payload length (16) | next header (8) | hop limit (8)
-//!     8  source address
-//!    20                                                             version (4): 4 | header words (4): 5 | TOS (8) | total length (16)
-//!    24  destination address                                        identification (16) | flags and fragment offset (16)
-//!    28                                                             TTL (8) | protocol (8) | header checksum (16)
-//!    32                                                             source address, destination address
+//!     8  source address (128)
+//!    24  destination address (128)
+//!
+//!  byte  IPv4
+//!     0  zero, 20 bytes
+//!    20  version (4): 4 | header words (4): 5 | TOS (8) | total length (16)
+//!    24  identification (16) | flags and fragment offset (16)
+//!    28  TTL (8) | protocol (8) | header checksum (16)
+//!    32  source address (32)
+//!    36  destination address (32)
 //! ```
 
 use crate::error::{WireError, WireErrorKind};
@@ -61,8 +67,8 @@ impl Grh {
 
     /// Reads the header in the first 40 bytes of a receive.
     ///
-    /// It is an IPv6 header if it begins with that version, unless the last 20 bytes are an IPv4 header with the right checksum:
-    /// not every device writes zeros before it.
+    /// It is an IPv6 header if it begins with that version, unless the last 20 bytes are an IPv4 header with the right
+    /// checksum: not every device writes zeros before it.
     ///
     /// # Errors
     /// `OutOfRange` for what is neither.
@@ -83,8 +89,8 @@ impl Grh {
         }
     }
 
-    /// The header as it stands in a receive buffer. An IPv4 header has identification 0, which a receiver of UDP cannot see, and
-    /// the flag that forbids fragments.
+    /// The header as it stands in a receive buffer. An IPv4 header has identification 0, which a receiver of UDP cannot see,
+    /// and the flag that forbids fragments.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
