@@ -488,3 +488,25 @@ fn a_rnr_timer_of_zero_is_the_longest() {
     assert_eq!(times[31].as_micros(), 491_520);
     assert_eq!(RnrTimer::new(32), None);
 }
+
+/// Not every device clears the bytes before an IPv4 header: what lay there may look like IPv6. The checksum tells.
+#[test]
+fn an_ipv4_header_behind_rubbish_is_found_by_its_checksum() {
+    let grh = Grh {
+        source: IpAddr::from([192, 0, 2, 1]),
+        destination: IpAddr::from([239, 1, 2, 3]),
+        traffic_class: 0x20,
+        flow_label: FlowLabel::default(),
+        hop_limit: 64,
+        payload_len: 136,
+    };
+    let mut bytes = grh.to_bytes();
+    bytes[..20].fill(0x66);
+    assert_eq!(Grh::parse(&bytes), Ok(grh));
+    bytes[28] -= 1;
+    let v6 = Grh::parse(&bytes).expect("the version of IPv6 at its place");
+    assert!(v6.source.is_ipv6());
+    bytes[0] = 0;
+    let v4 = Grh::parse(&bytes).expect("a version of IPv4 at its place, and none of IPv6");
+    assert_eq!((v4.source, v4.hop_limit), (grh.source, 63));
+}
