@@ -213,6 +213,9 @@ impl Cm {
     /// Rejects: a request that came, a REP that came, or an attempt of our own. The connection rests in IDLE (in TIMEWAIT
     /// if our REP was out).
     ///
+    /// While our own REQ is out the peer knows our comm id and GUID alone, and finds its request only by a REJ (timeout) that
+    /// names them. So that is what it gets then, with the private data; there is no way to tell it another reason.
+    ///
     /// # Errors
     /// `WrongState` in ESTABLISHED and later; `AdditionalInfoTooLong` (72 bytes); `PrivateDataTooLong` (148 bytes);
     /// `UnknownId`.
@@ -586,6 +589,7 @@ impl Cm {
             now,
             config: &self.config,
             base: &mut conn.base,
+            random: &mut self.random,
             out: &mut self.out,
         };
         let (next, result) = f(state, &mut cx);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use oarlock_wire::cm::{AlternatePath, Ece};
 use oarlock_wire::units::{
-    AddressVector, Guid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount, ServiceId, SidrStatus,
+    AddressVector, Guid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, Rate, RetryCount, ServiceId,
+    SidrStatus, TransportService,
 };
 
 /// Sizes and timers of a [`Cm`](crate::Cm). Timers left at `None` are those that a Linux kernel uses.
@@ -29,6 +30,13 @@ pub struct Config {
     pub lap_wait: Option<Duration>,
     /// How long to wait for a DREP. `None`: the wait of the connection's REQ (active side) or REP (passive side).
     pub dreq_wait: Option<Duration>,
+    /// How long to wait before a message is repeated for the first time. Each later wait is twice as long as the one before,
+    /// up to the wait that applies. `None`: that wait from the beginning, as Linux does. A short first wait makes a lost
+    /// message cost little, and the growing ones keep the number of repetitions small.
+    pub first_wait: Option<Duration>,
+    /// How far, in percent, a wait differs from the computed one by chance, 0 to 100 (more counts as 100). 0, as in Linux: not
+    /// at all, so that what was refused in one burst comes again in one burst. The wait that an MRA asks for is not touched.
+    pub retry_spread: u8,
     /// How often a REP is repeated. `None`: what the peer's REQ asks for.
     pub rep_retries: Option<u8>,
     /// How often a DREQ is repeated. `None`: as often as the connection's REQ.
@@ -52,6 +60,8 @@ impl Default for Config {
             req_wait: None,
             rep_wait: None,
             sidr_wait: None,
+            first_wait: None,
+            retry_spread: 0,
             lap_wait: None,
             dreq_wait: None,
             rep_retries: None,
@@ -96,6 +106,10 @@ pub struct ConnectParams {
     pub rnr_retry_count: RetryCount,
     /// Whether our queue pair takes its receives from a shared queue.
     pub srq: bool,
+    /// The transport service.
+    pub transport_service: TransportService,
+    /// The packet rate of the path.
+    pub packet_rate: Rate,
     /// The path MTU.
     pub path_mtu: Mtu,
     /// How long a packet can be under way, one direction.
@@ -138,6 +152,8 @@ impl ConnectParams {
             retry_count: RetryCount::MAX,
             rnr_retry_count: RetryCount::MAX,
             srq: false,
+            transport_service: TransportService::RC,
+            packet_rate: Rate::PORT_CURRENT,
             path_mtu: Mtu::MTU_1024,
             packet_life_time: IbTimeout::truncate(16),
             local_ack_timeout: IbTimeout::truncate(17),

@@ -27,4 +27,9 @@ impl Random {
     pub(crate) fn secret_u64(&mut self) -> u64 {
         self.secret.next_u64()
     }
+
+    /// Bits of which a peer sees no more than when we repeat a message.
+    pub(crate) fn secret_u32(&mut self) -> u32 {
+        self.secret.next_u32()
+    }
 }

@@ -1,7 +1,7 @@
 //! The active side: the side that sends the REQ.
 
 use oarlock_wire::cm::{Mra, PathFields, PrivateData, Rej, Rep, Req, Rtu};
-use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Lid, RejReason};
+use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Lid, Rate, RejReason};
 
 use super::lap::Alternate;
 use super::{Attempt, Cx, Outcome, Peer, Resend, Role, State, ack_timeout, cm_wait, wrong_state};
@@ -35,7 +35,8 @@ pub(crate) fn request(
         rnr_retry_count: params.rnr_retry_count,
         max_cm_retries: params.max_cm_retries,
         srq: params.srq,
-        primary: path_fields(&params.av, params.local_ack_timeout),
+        transport_service: params.transport_service,
+        primary: path_fields(&params.av, params.packet_rate, params.local_ack_timeout),
         alternate: params.alternate.unwrap_or_default(),
         ece: params.ece,
         private_data: PrivateData::from_slice(&params.private_data)?,
@@ -54,8 +55,8 @@ pub(crate) fn checked_retries(given: u8) -> Result<(), Error> {
     Ok(())
 }
 
-/// A RoCE path: there are no LIDs, the rate is the port's.
-fn path_fields(av: &AddressVector, local_ack_timeout: IbTimeout) -> PathFields {
+/// A RoCE path: there are no LIDs.
+fn path_fields(av: &AddressVector, packet_rate: Rate, local_ack_timeout: IbTimeout) -> PathFields {
     PathFields {
         local_lid: Lid::PERMISSIVE,
         remote_lid: Lid::PERMISSIVE,
@@ -67,8 +68,8 @@ fn path_fields(av: &AddressVector, local_ack_timeout: IbTimeout) -> PathFields {
         service_level: av.service_level,
         // One hop: the subnet is not left.
         subnet_local: av.hop_limit <= 1,
+        packet_rate,
         local_ack_timeout,
-        ..PathFields::default()
     }
 }
 
@@ -193,8 +194,8 @@ pub(crate) fn on_mra_of_req(state: State, mra: Box<Mra>, cx: &mut Cx<'_>) -> Sta
 
 /// Waits as long as the peer asks, from now on and after every repetition.
 pub(crate) fn be_patient(message: &mut Resend, mra: Box<Mra>, cx: &mut Cx<'_>) {
-    message.wait = cx.bounded(cm_wait(mra.service_timeout) + cm_wait(cx.base.ack_timeout));
-    message.reply_by = cx.now + message.wait;
+    let wait = cx.bounded(cm_wait(mra.service_timeout) + cm_wait(cx.base.ack_timeout));
+    message.be_patient(wait, cx);
     cx.out.event(Event::MraReceived { id: cx.id(), mra });
 }
 
@@ -217,15 +218,16 @@ pub(crate) fn on_reply_timeout(attempt: Attempt, cx: &mut Cx<'_>) -> Result<Atte
 /// Gives up: nothing came, and the peer should know.
 pub(crate) fn give_up(cx: &mut Cx<'_>) -> State {
     cx.out.event(Event::ReqError { id: cx.id() });
-    send_timeout_rej(cx);
+    send_timeout_rej(PrivateData::ZERO, cx);
     State::Idle { peer: None }
 }
 
 /// The REJ that ends an attempt which the peer may have taken up: it finds us by our GUID, as it has no comm id of its own
 /// that we could name.
-pub(crate) fn send_timeout_rej(cx: &mut Cx<'_>) {
+pub(crate) fn send_timeout_rej(private_data: PrivateData<148>, cx: &mut Cx<'_>) {
     let rej = Rej {
         local_comm_id: cx.base.local_comm_id,
+        private_data,
         ..teardown::rej(RejReason::TIMEOUT, &cx.config.ca_guid.0.to_be_bytes())
     };
     cx.send(cx.base.req_tid, rej);

@@ -64,7 +64,7 @@ impl Alternate {
 
     pub(crate) fn deadline(&self) -> Option<Time> {
         match self {
-            Self::LapSent { request } | Self::MraLapRcvd { request } => Some(request.reply_by),
+            Self::LapSent { request } | Self::MraLapRcvd { request } => Some(request.reply_by()),
             Self::Idle { .. } | Self::LapRcvd { .. } | Self::MraLapSent { .. } => None,
         }
     }

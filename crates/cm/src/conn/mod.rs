@@ -6,17 +6,20 @@ use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Qpn, Transacti
 use std::time::Duration;
 
 use crate::output::Output;
+use crate::random::Random;
 use crate::{Config, ConnId, DropReason, Error, MessageName};
 
 pub(crate) mod active;
 pub(crate) mod lap;
 pub(crate) mod passive;
+mod resend;
 pub(crate) mod sidr;
 mod state;
 pub(crate) mod teardown;
 pub(crate) mod timewait;
 
-pub(crate) use state::{Attempt, Resend, State};
+pub(crate) use resend::Resend;
+pub(crate) use state::{Attempt, State};
 pub use state::{LapState, StateName};
 pub use timewait::ack_timeout;
 
@@ -127,6 +130,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) now: Time,
     pub(crate) config: &'a Config,
     pub(crate) base: &'a mut Base,
+    pub(crate) random: &'a mut Random,
     pub(crate) out: &'a mut Output,
 }
 
@@ -151,13 +155,21 @@ impl Cx<'_> {
         let (name, mad) = crate::output::compose(transaction_id, &message.into());
         let mad = Box::new(mad);
         self.out.send_mad(self.base.av, name, *mad);
-        Resend {
-            mad,
-            message: name,
-            wait,
-            resends_left: retries,
-            reply_by: self.now + wait,
+        Resend::new(mad, name, wait, retries, self)
+    }
+
+    /// A time that differs from `wait` by chance, as far as the configuration says.
+    pub(crate) fn spread(&mut self, wait: Duration) -> Duration {
+        let percent = u32::from(self.config.retry_spread.min(100));
+        if percent == 0 {
+            return wait;
         }
+        // As far as a `Time` reaches; so no product below overflows.
+        let wait = wait.min(Duration::from_nanos(u64::MAX));
+        let most = wait / 100 * percent;
+        let chance = u128::from(self.random.secret_u32());
+        let later = (2 * most.as_nanos() * chance) >> 32;
+        wait - most + Duration::from_nanos(u64::try_from(later).unwrap_or(u64::MAX))
     }
 
     /// Drops a message that has no meaning in this state.

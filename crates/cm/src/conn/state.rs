@@ -1,17 +1,13 @@
 //! The states of a connection. Each holds only what exists in it.
 
-use std::fmt;
-use std::time::Duration;
-
 use oarlock_wire::cm::SidrReq;
-use oarlock_wire::mad::MAD_LEN;
 use oarlock_wire::units::{IbTimeout, TransactionId};
 use oarlock_wire::{Time, earliest};
+use std::fmt;
 
 use super::lap::Alternate;
 use super::sidr::Answered;
-use super::{Peer, Role};
-use crate::MessageName;
+use super::{Peer, Resend, Role};
 use crate::timers::Timer;
 
 /// The states, named after the message last sent or received.
@@ -71,15 +67,6 @@ pub(crate) struct Attempt {
     pub(crate) request: Resend,
     /// When to give up even if retries remain.
     pub(crate) give_up_at: Option<Time>,
-}
-
-/// A message that is repeated until it is answered.
-pub(crate) struct Resend {
-    pub(crate) mad: Box<[u8; MAD_LEN]>,
-    pub(crate) message: MessageName,
-    pub(crate) wait: Duration,
-    pub(crate) resends_left: u8,
-    pub(crate) reply_by: Time,
 }
 
 impl State {
@@ -181,10 +168,10 @@ impl State {
             Self::ReqSent { attempt }
             | Self::MraReqRcvd { attempt }
             | Self::SidrReqSent { attempt } => {
-                earliest(Some(attempt.request.reply_by), attempt.give_up_at)
+                earliest(Some(attempt.request.reply_by()), attempt.give_up_at)
             }
-            Self::RepSent { reply, .. } | Self::MraRepRcvd { reply, .. } => Some(reply.reply_by),
-            Self::DreqSent { request, .. } => Some(request.reply_by),
+            Self::RepSent { reply, .. } | Self::MraRepRcvd { reply, .. } => Some(reply.reply_by()),
+            Self::DreqSent { request, .. } => Some(request.reply_by()),
             Self::Timewait { until, .. } => Some(*until),
             Self::Established { alternate, .. } => alternate.deadline(),
             Self::Idle { .. }

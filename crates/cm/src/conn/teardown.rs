@@ -164,11 +164,10 @@ pub(crate) fn reject(state: State, rej: Rej, cx: &mut Cx<'_>) -> Outcome {
             local_comm_id,
             MessageKind::REP,
         ),
-        State::ReqSent { .. } | State::MraReqRcvd { .. } => (
-            State::Idle { peer: None },
-            local_comm_id,
-            MessageKind::OTHER,
-        ),
+        State::ReqSent { .. } | State::MraReqRcvd { .. } => {
+            active::send_timeout_rej(rej.private_data, cx);
+            return (State::Idle { peer: None }, Ok(()));
+        }
         State::RepSent { peer, .. } | State::MraRepRcvd { peer, .. } => (
             timewait::enter(Some(peer), Box::default(), cx),
             local_comm_id,
@@ -253,7 +252,9 @@ pub(crate) fn mra(
 /// Says the last word of a connection that the caller destroys; nothing is repeated and nothing is reported.
 pub(crate) fn destroy(state: State, cx: &mut Cx<'_>) {
     match state {
-        State::ReqSent { .. } | State::MraReqRcvd { .. } => active::send_timeout_rej(cx),
+        State::ReqSent { .. } | State::MraReqRcvd { .. } => {
+            active::send_timeout_rej(PrivateData::ZERO, cx)
+        }
         State::ReqRcvd { .. }
         | State::MraReqSent { .. }
         | State::RepSent { .. }
@@ -324,18 +325,4 @@ fn on_drep_timeout(peer: Peer, mut request: Resend, cx: &mut Cx<'_>) -> State {
     }
     cx.out.event(Event::DreqError { id: cx.id() });
     timewait::enter(Some(peer), Box::default(), cx)
-}
-
-impl Resend {
-    /// Sends the message again, unless it was sent often enough. Says which.
-    pub(crate) fn send_again(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some(left) = self.resends_left.checked_sub(1) else {
-            return false;
-        };
-        self.resends_left = left;
-        self.reply_by = cx.now + self.wait;
-        cx.out.counters.count_retried(self.message);
-        cx.out.send_mad(cx.base.av, self.message, *self.mad);
-        true
-    }
 }

@@ -13,6 +13,7 @@ mod operations;
 mod passive;
 mod reach;
 mod reasons;
+mod repetition;
 mod restart_storm;
 mod restarts;
 mod sidr;

@@ -1,7 +1,7 @@
 //! Reasons and statuses with what they carry: each arrives as it was sent.
 
 use oarlock_wire::cm::{AlternatePath, Ece};
-use oarlock_wire::{AprStatus, QKey, Qpn, RejReason, SidrStatus};
+use oarlock_wire::{AprStatus, QKey, Qpn, Rate, RejReason, SidrStatus, TransportService};
 
 use super::support::{A, B, Pair, SERVICE, accept_params, av, connect_params};
 use crate::{
@@ -210,4 +210,22 @@ fn a_rep_says_what_became_of_the_alternate_path_of_its_req_and_nothing_if_there_
         };
         assert_eq!(rep.failover_accepted, said, "{failover:?}");
     }
+}
+
+#[test]
+fn the_transport_service_and_the_rate_travel_in_the_req() {
+    let mut pair = Pair::new();
+    let now = pair.now();
+    let params = ConnectParams {
+        transport_service: TransportService::UC,
+        packet_rate: Rate(3),
+        ..connect_params()
+    };
+    pair.cms[A].connect(now, params).expect("correct");
+    pair.drive();
+    let Event::ReqReceived { req, .. } = pair.event(B) else {
+        panic!("no request")
+    };
+    assert_eq!(req.transport_service, TransportService::UC);
+    assert_eq!(req.primary.packet_rate, Rate(3));
 }
