@@ -45,6 +45,9 @@ fn manager(n: u8, life: u8) -> Cm {
         ca_guid: Guid(n.into()),
         max_connections: MAX_CONNECTIONS,
         max_half_open: MAX_HALF_OPEN,
+        // One end repeats as Linux does, the other one as it can be configured to.
+        first_wait: (n == 2).then_some(Duration::from_millis(50)),
+        retry_spread: if n == 2 { 30 } else { 0 },
         ..Config::default()
     };
     let mut seed = [n; 32];

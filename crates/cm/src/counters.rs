@@ -95,6 +95,8 @@ drop_reasons! {
     UnknownCommId => "dropped_unknown_comm_id",
     /// The comm ids name a connection whose peer has another address than the sender.
     ForeignAddress => "dropped_foreign_address",
+    /// The message comes from or to a multicast group, or from no address: an answer would go to many, or to nobody.
+    NotUnicast => "dropped_not_unicast",
     /// The message has no meaning in the connection's state; usually a late duplicate.
     UnexpectedInState => "dropped_unexpected_in_state",
     /// The same message came before and is being dealt with.

@@ -50,6 +50,8 @@
 //!
 //! # Who is heard
 //!
+//! Nobody is heard who sends from a multicast address, or from none, or to a group ([`DropReason::NotUnicast`]).
+//!
 //! A connection hears only the address that it began with: the one that its REQ went to or came from. Whatever names its
 //! comm ids and comes from elsewhere is dropped and counted ([`DropReason::ForeignAddress`]). A REQ or REP makes an older
 //! connection of the same queue pair stale only if it comes from that connection's peer, and comm ids are random, so that

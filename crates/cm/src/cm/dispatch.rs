@@ -26,6 +26,9 @@ impl Cm {
             return self.out.counters.count_malformed(unknown);
         };
         self.out.counters.count_received(name);
+        if is_not_unicast(av) {
+            return self.out.drop_message(name, DropReason::NotUnicast);
+        }
         let (local, remote) = (
             message.remote_comm_id().unwrap_or_default(),
             message.local_comm_id().unwrap_or_default(),
@@ -225,10 +228,7 @@ impl Cm {
         }
         // Data goes where the path leads, so the path may only lead to whoever asks for it.
         // Deviation: Linux looks up the path and does not compare it with the source of the REQ.
-        if theirs != av.remote || theirs.to_ip().is_unspecified() || theirs.to_ip().is_multicast() {
-            return Some(theirs);
-        }
-        None
+        (theirs != av.remote).then_some(theirs)
     }
 
     fn on_rep(&mut self, now: Time, av: &AddressVector, tid: TransactionId, rep: Box<Rep>) {
@@ -367,6 +367,12 @@ impl Cm {
             (next, ())
         });
     }
+}
+
+/// Whether an answer along `av` would go to many or to nobody, or come from a group.
+fn is_not_unicast(av: &AddressVector) -> bool {
+    let (local, remote) = (av.local, av.remote);
+    local.is_multicast() || remote.is_multicast() || remote.to_ip().is_unspecified()
 }
 
 /// Who a message is for.

@@ -204,3 +204,10 @@ fn ten_thousand_connections_each_keep_their_own_timer() {
         "comm ids are unique among live connections"
     );
 }
+
+/// What a connection costs beside its index entries and the message it may have out (280 bytes).
+#[test]
+fn an_idle_connection_is_small() {
+    let size = size_of::<crate::conn::Conn>();
+    assert!(size <= 300, "{size} bytes");
+}

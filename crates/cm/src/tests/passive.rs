@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oarlock_wire::cm::{CmMessage, MessageKind, Req};
-use oarlock_wire::{AddressVector, Gid, IbTimeout, RejReason, ServiceId};
+use oarlock_wire::{Gid, IbTimeout, RejReason, ServiceId};
 
 use super::support::{
     A, B, GUID, PSN, Pair, QPN, accept_params, av, connect_params, gid, named, parse, transmits,
@@ -295,9 +295,7 @@ fn a_req_that_cannot_be_answered_over_its_path_is_rejected() {
         let mut pair = Pair::new();
         let mut req = request();
         req.primary.local_gid = theirs;
-        // The source of a datagram can be anything.
-        let path = AddressVector::new(gid(B), theirs);
-        pair.inject_from(B, &path, req);
+        pair.inject_message(B, req);
         assert_eq!(pair.cms[B].connections(), 0, "{theirs}");
         assert_eq!(transmits(&mut pair.cms[B]).len(), 1, "{theirs}");
     }

@@ -1,6 +1,6 @@
 //! Messages that name a connection and come from another address than its peer's.
 
-use oarlock_wire::cm::{Dreq, MessageKind, Rej, Rep, Req};
+use oarlock_wire::cm::{Dreq, Lap, MessageKind, Rej, Rep, Req, SidrReq};
 use oarlock_wire::units::{AddressVector, CommId, Gid, Guid, Qpn, RejReason};
 
 use super::support::{A, B, GUID, Pair, QPN, av, connect_params, gid, transmits};
@@ -257,4 +257,33 @@ fn comm_ids_do_not_follow_from_each_other() {
         .collect();
     assert_eq!(distances.len(), 99, "no distance comes twice");
     assert!(!ids.contains(&CommId(0)));
+}
+
+/// Whoever can forge the address of a group would make us send to all of its members.
+#[test]
+fn nothing_that_comes_from_or_to_a_group_or_from_nowhere_is_answered() {
+    let ip = |a: u8, b: u8, c: u8, d: u8| Gid::from_ip([a, b, c, d].into());
+    let v6 = |first| Gid::from_ip(std::net::Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 1).into());
+    let unspecified = Gid::from_ip(std::net::Ipv6Addr::UNSPECIFIED.into());
+    for (local, remote) in [
+        (gid(B), ip(239, 1, 2, 3)),
+        (gid(B), v6(0xFF02)),
+        (gid(B), ip(0, 0, 0, 0)),
+        (gid(B), unspecified),
+        (ip(239, 1, 2, 3), gid(A)),
+        (v6(0xFF02), gid(A)),
+    ] {
+        let mut pair = Pair::new();
+        let mut req =
+            crate::conn::active::request(&connect_params(), CommId(1), Guid(7)).expect("correct");
+        (req.primary.local_gid, req.primary.remote_gid) = (remote, local);
+        let path = AddressVector::new(local, remote);
+        pair.inject_from(B, &path, req);
+        pair.inject_from(B, &path, Dreq::default());
+        pair.inject_from(B, &path, Lap::default());
+        pair.inject_from(B, &path, SidrReq::default());
+        assert_eq!(transmits(&mut pair.cms[B]).len(), 0, "{local} < {remote}");
+        assert_eq!(pair.cms[B].connections(), 0);
+        assert_eq!(pair.cms[B].counters().dropped(DropReason::NotUnicast), 4);
+    }
 }
