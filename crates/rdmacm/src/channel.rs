@@ -1,14 +1,19 @@
 //! Event channels: where identifiers report.
 
 use crate::command::Fetched;
+use crate::datagram::UdParam;
 use crate::error::{Error, Result};
 use crate::event::{Event, Receipt};
-use crate::identifier::{Identifier, Shared};
+use crate::identifier::{Identifier, Request, Shared};
+use crate::multicast::{Membership, Multicast};
 use crate::param::{PaddedData, PeerParam};
 use crate::queue_pair::Recipes;
+use crate::registry::Found;
 use crate::{command, registry};
 use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
+use oarlock_ucm::client::JoinNumber;
 use oarlock_ucm::proto::{Acknowledged, MAX_BATCH};
+use oarlock_verbs::QpType;
 use oarlock_wire::RejReason;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
@@ -330,27 +335,47 @@ impl Channel {
             remote,
             recipes,
         } = fetched;
-        let owner = registry::find(raw.uid);
-        let params = command::peer_param(&raw.param);
         // A connection request names the listener by uid and the new identifier by number.
-        let child = (raw.kind == command::CONNECT_REQUEST)
-            .then(|| Identifier::adopt(Arc::clone(self), raw.id, params, *remote));
+        let found = registry::find(raw.uid);
+        let qp_type = match &found {
+            Some(Found::Identifier(owner) | Found::Membership(_, owner)) => owner.qp_type,
+            None => QpType::Rc,
+        };
+        let is_datagram = qp_type == QpType::Ud;
+        let params = (!is_datagram).then(|| command::peer_param(&raw.param));
+        let child = (raw.kind == command::CONNECT_REQUEST).then(|| {
+            let request = Request {
+                qp_type,
+                offered: params,
+                peer: *remote,
+            };
+            Identifier::adopt(Arc::clone(self), raw.id, request)
+        });
         // The identifier was dropped while its event was under way: nobody waits for it, a new connection is refused.
-        let owner = owner?;
+        let (owner, membership) = match found? {
+            Found::Identifier(owner) => (owner, None),
+            Found::Membership(membership, owner) => (owner, membership),
+        };
         let number = match raw.kind {
             // It completes the connection, see below.
             command::CONNECT_RESPONSE if owner.has_queue_pair() => command::ESTABLISHED,
             other => other,
         };
-        let name = command::event_name(number);
-        let receipt = Receipt::new(Arc::clone(&owner), Arc::clone(self), name);
+        let receipt = Receipt::new(
+            Arc::clone(&owner),
+            membership.clone(),
+            Arc::clone(self),
+            command::event_name(number),
+        );
         let id = Identifier(Arc::clone(&owner));
         let status = raw.status;
-        let private_data = raw
-            .param
-            .private_data
-            .as_deref()
-            .and_then(PaddedData::from_field);
+        let datagram = is_datagram.then(|| raw.ud());
+        let ud = datagram.as_ref().map(UdParam::new);
+        let private_data = match &datagram {
+            Some(datagram) => &datagram.private_data,
+            None => &raw.param.private_data,
+        };
+        let private_data = private_data.as_deref().and_then(PaddedData::from_field);
         Some(match raw.kind {
             command::ADDR_RESOLVED => {
                 owner.keep_recipes(*recipes);
@@ -376,10 +401,14 @@ impl Channel {
                 },
                 listen_id: id,
                 params,
+                ud,
                 private_data,
                 receipt,
             },
-            command::CONNECT_RESPONSE => response(&owner, params, private_data, recipes, receipt),
+            command::CONNECT_RESPONSE => {
+                let params = command::peer_param(&raw.param);
+                response(&owner, params, private_data, recipes, receipt)
+            }
             command::CONNECT_ERROR => Event::ConnectError {
                 id,
                 status,
@@ -387,10 +416,13 @@ impl Channel {
                 receipt,
             },
             command::UNREACHABLE => {
-                owner.stop_queue_pair();
+                if !is_datagram {
+                    owner.stop_queue_pair();
+                }
                 Event::Unreachable {
                     id,
                     status,
+                    private_data,
                     receipt,
                 }
             }
@@ -409,9 +441,13 @@ impl Channel {
             }
             command::ESTABLISHED => {
                 owner.ignore_first_data();
+                if is_datagram {
+                    owner.keep_peer_data(private_data.as_ref());
+                }
                 Event::Established {
                     id,
                     params: None,
+                    ud,
                     private_data,
                     receipt,
                 }
@@ -430,6 +466,25 @@ impl Channel {
             command::DEVICE_REMOVAL => Event::DeviceRemoval { id, receipt },
             command::ADDR_CHANGE => Event::AddressChange { id, receipt },
             command::TIMEWAIT_EXIT => Event::TimewaitExit { id, receipt },
+            // Without a membership it was dropped meanwhile; the event counts all the same.
+            command::MULTICAST_JOIN => joined(id, membership?, raw.join(), ud?, receipt),
+            command::MULTICAST_ERROR => {
+                let membership = membership?;
+                membership.failed(raw.join());
+                Event::MulticastError {
+                    id,
+                    multicast: Multicast(membership),
+                    status,
+                    sentence: None,
+                    receipt,
+                }
+            }
+            command::USER => Event::User {
+                id,
+                status,
+                value: raw.arg(),
+                receipt,
+            },
             number => Event::Other {
                 id,
                 number,
@@ -437,6 +492,39 @@ impl Channel {
                 receipt,
             },
         })
+    }
+}
+
+/// A group was joined: the identifier's queue pair is attached, before the program sees the event.
+fn joined(
+    id: Identifier,
+    membership: Arc<Membership>,
+    number: JoinNumber,
+    ud: UdParam,
+    receipt: Receipt,
+) -> Event {
+    let attached = membership.joined(number, ud);
+    let multicast = Multicast(membership);
+    match attached {
+        Ok(()) => Event::MulticastJoin {
+            id,
+            multicast,
+            ud,
+            receipt,
+        },
+        Err(source) => {
+            let error = Error::Verbs {
+                call: "join_multicast",
+                source,
+            };
+            Event::MulticastError {
+                id,
+                multicast,
+                status: -error.errno(),
+                sentence: Some(error.to_string()),
+                receipt,
+            }
+        }
     }
 }
 
@@ -463,6 +551,7 @@ fn response(
         Ok(()) => Event::Established {
             id,
             params: Some(params),
+            ud: None,
             private_data,
             receipt,
         },

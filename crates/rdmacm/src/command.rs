@@ -25,8 +25,11 @@ pub(crate) const REJECTED: u32 = 8;
 pub(crate) const ESTABLISHED: u32 = 9;
 pub(crate) const DISCONNECTED: u32 = 10;
 pub(crate) const DEVICE_REMOVAL: u32 = 11;
+pub(crate) const MULTICAST_JOIN: u32 = 12;
+pub(crate) const MULTICAST_ERROR: u32 = 13;
 pub(crate) const ADDR_CHANGE: u32 = 14;
 pub(crate) const TIMEWAIT_EXIT: u32 = 15;
+pub(crate) const USER: u32 = 18;
 
 /// The name of an event, as `rdma_event_str(3)` prints it.
 pub(crate) fn event_name(number: u32) -> &'static str {
@@ -43,8 +46,11 @@ pub(crate) fn event_name(number: u32) -> &'static str {
         ESTABLISHED => "RDMA_CM_EVENT_ESTABLISHED",
         DISCONNECTED => "RDMA_CM_EVENT_DISCONNECTED",
         DEVICE_REMOVAL => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        MULTICAST_JOIN => "RDMA_CM_EVENT_MULTICAST_JOIN",
+        MULTICAST_ERROR => "RDMA_CM_EVENT_MULTICAST_ERROR",
         ADDR_CHANGE => "RDMA_CM_EVENT_ADDR_CHANGE",
         TIMEWAIT_EXIT => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        USER => "RDMA_CM_EVENT_USER",
         _ => "UNKNOWN EVENT",
     }
 }

@@ -3,11 +3,13 @@
 use crate::error::{Error, Result};
 use crate::identifier::{Awaited, Identifier, Shared};
 use crate::param::{
-    ConnParam, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA,
+    ConnParam, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA,
+    MAX_DATAGRAM_CONNECT_PRIVATE_DATA, MAX_DATAGRAM_REPLY_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA,
 };
 use crate::queue_pair::Recipes;
 use oarlock_ucm::abi::notify_event;
 use oarlock_ucm::client::{self, Param};
+use oarlock_verbs::QpType;
 use oarlock_wire::RejReason;
 
 impl Identifier {
@@ -16,10 +18,14 @@ impl Identifier {
     /// [`ConnectError`](crate::Event::ConnectError); without a queue pair of its own by
     /// [`ConnectResponse`](crate::Event::ConnectResponse).
     ///
+    /// With datagrams it asks for the queue pair of the service there; only the private data of `param` counts. Followed
+    /// by [`Event::Established`](crate::Event::Established) with what the peer is addressed with, by `Unreachable`, or, if
+    /// the peer's Q_Key is another, by [`AddressError`](crate::Event::AddressError).
+    ///
     /// # Errors
     /// [`Error::NoQueuePair`]: none, and none in the parameters. [`Error::MoreThanDevice`]: `responder_resources` or
     /// `initiator_depth` beyond the device's limit. [`Error::PrivateDataTooLong`]: more than
-    /// [`MAX_CONNECT_PRIVATE_DATA`] bytes. [`Error::Refused`] with `EINVAL` before the route is resolved. A synchronous
+    /// [`MAX_CONNECT_PRIVATE_DATA`] bytes (datagrams: [`MAX_DATAGRAM_CONNECT_PRIVATE_DATA`]). [`Error::Refused`] with `EINVAL` before the route is resolved. A synchronous
     /// identifier also [`Error::Rejected`], [`Error::Unreachable`], [`Error::ConnectFailed`], [`Error::TimedOut`].
     ///
     /// # Blocking
@@ -29,33 +35,50 @@ impl Identifier {
     /// IBA Vol. 1 ch. 12, REQ; Annex A11 for the private data.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<()> {
-        const CALL: &str = "connect";
-        check_private_data(CALL, param, MAX_CONNECT_PRIVATE_DATA)?;
-        let limits = self.0.read_limits(CALL)?;
-        let command = Param {
-            responder_resources: at_most_device(
-                CALL,
-                "responder_resources",
-                param.responder_resources,
-                limits.responder_resources,
-            )?,
-            initiator_depth: at_most_device(
-                CALL,
-                "initiator_depth",
-                param.initiator_depth,
-                limits.initiator_depth,
-            )?,
-            ..self.0.common_param(CALL, param)?
-        };
-        let command = client::connect(self.0.number, &command).map_err(|_| {
-            private_data_too_long(CALL, param.private_data.len(), MAX_CONNECT_PRIVATE_DATA)
-        })?;
-        self.0.ask(CALL, command)?;
+        self.start_connect(param)?;
         self.wait_if_synchronous(Awaited::Established)
+    }
+
+    pub(crate) fn start_connect(&self, param: &ConnParam) -> Result<()> {
+        const CALL: &str = "connect";
+        let limit = self
+            .0
+            .limit(MAX_CONNECT_PRIVATE_DATA, MAX_DATAGRAM_CONNECT_PRIVATE_DATA);
+        check_private_data(CALL, param, limit)?;
+        let command = if self.is_datagram() {
+            Param {
+                private_data: param.private_data.clone(),
+                ..Param::default()
+            }
+        } else {
+            let limits = self.0.read_limits(CALL)?;
+            Param {
+                responder_resources: at_most_device(
+                    CALL,
+                    "responder_resources",
+                    param.responder_resources,
+                    limits.responder_resources,
+                )?,
+                initiator_depth: at_most_device(
+                    CALL,
+                    "initiator_depth",
+                    param.initiator_depth,
+                    limits.initiator_depth,
+                )?,
+                ..self.0.common_param(CALL, param)?
+            }
+        };
+        let command = client::connect(self.0.number, &command)
+            .map_err(|_| private_data_too_long(CALL, param.private_data.len(), limit))?;
+        self.0.ask(CALL, command)
     }
 
     /// Accepts a connection request, on the identifier that its event brought. The queue pair is brought to RTS first.
     /// Followed by [`Event::Established`](crate::Event::Established).
+    ///
+    /// With datagrams it names the service's queue pair to the peer: the identifier's own, or more often, since one serves
+    /// all peers, an [external](ConnParam::external_queue_pair) one. Nothing follows. The answer is given again as long as
+    /// the identifier lives.
     ///
     /// Values left open become the smaller of what the request offers and what the device can.
     ///
@@ -73,8 +96,16 @@ impl Identifier {
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, param: &ConnParam) -> Result<()> {
         const CALL: &str = "accept";
-        check_private_data(CALL, param, MAX_ACCEPT_PRIVATE_DATA)?;
         let shared = &*self.0;
+        let limit = shared.limit(MAX_ACCEPT_PRIVATE_DATA, MAX_DATAGRAM_REPLY_PRIVATE_DATA);
+        check_private_data(CALL, param, limit)?;
+        if self.is_datagram() {
+            let command = shared.common_param(CALL, param)?;
+            let command = client::accept(shared.number, shared.uid, &command)
+                .map_err(|_| private_data_too_long(CALL, param.private_data.len(), limit))?;
+            // Nobody ever says whether the peer got the answer.
+            return shared.ask(CALL, command);
+        }
         let limits = shared.read_limits(CALL)?;
         let (offered_resources, offered_depth) =
             shared.offered.map_or((u8::MAX, u8::MAX), |offer| {
@@ -97,9 +128,8 @@ impl Identifier {
         };
         let (responder_resources, initiator_depth) =
             (command.responder_resources, command.initiator_depth);
-        let command = client::accept(shared.number, shared.uid, &command).map_err(|_| {
-            private_data_too_long(CALL, param.private_data.len(), MAX_ACCEPT_PRIVATE_DATA)
-        })?;
+        let command = client::accept(shared.number, shared.uid, &command)
+            .map_err(|_| private_data_too_long(CALL, param.private_data.len(), limit))?;
         let accepted = shared
             .ready_passive(CALL, responder_resources, initiator_depth)
             .and_then(|()| shared.ask(CALL, command));
@@ -136,8 +166,11 @@ impl Identifier {
                 .contains(&reason)
             })
             .ok_or(Error::ReasonNotForPrograms(reason))?;
-        let too_long = || private_data_too_long(CALL, private_data.len(), MAX_REJECT_PRIVATE_DATA);
-        if private_data.len() > MAX_REJECT_PRIVATE_DATA {
+        let limit = self
+            .0
+            .limit(MAX_REJECT_PRIVATE_DATA, MAX_DATAGRAM_REPLY_PRIVATE_DATA);
+        let too_long = || private_data_too_long(CALL, private_data.len(), limit);
+        if private_data.len() > limit {
             return Err(too_long());
         }
         let command = client::reject(self.0.number, code, private_data).map_err(|_| too_long())?;
@@ -210,6 +243,15 @@ pub(crate) struct ReadLimits {
 }
 
 impl Shared {
+    /// The limit for the identifier's kind.
+    fn limit(&self, connected: usize, datagram: usize) -> usize {
+        if self.qp_type == QpType::Ud {
+            datagram
+        } else {
+            connected
+        }
+    }
+
     /// What CONNECT and ACCEPT say alike; the two resource counts are left at zero.
     fn common_param(&self, call: &'static str, param: &ConnParam) -> Result<Param> {
         let (qpn, srq) = match (self.lock_queue_pair().as_ref(), param.external_queue_pair) {

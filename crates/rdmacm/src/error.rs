@@ -2,8 +2,9 @@
 
 use crate::hint;
 use crate::param::PaddedData;
-use oarlock_wire::RejReason;
-use std::net::SocketAddr;
+use oarlock_verbs::QpType;
+use oarlock_wire::{RejReason, SidrStatus};
+use std::net::{IpAddr, SocketAddr};
 
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -72,6 +73,32 @@ pub enum Error {
         peer: Option<SocketAddr>,
         /// Negative errno.
         status: i32,
+    },
+    /// The peer has no datagram service for us: its SIDR_REP says so.
+    #[error("datagram service refused{}: {status}{}", hint::by(*.peer), hint::service_refused(*.status, *.peer))]
+    ServiceRefused {
+        /// Who was asked.
+        peer: Option<SocketAddr>,
+        /// Why.
+        status: SidrStatus,
+        /// The whole private data field of the SIDR_REP.
+        private_data: Option<PaddedData>,
+    },
+    /// The peer's datagram service has another Q_Key than this identifier, so that neither could receive from the other.
+    #[error("the datagram service{} uses another Q_Key than this identifier", hint::at(*.peer))]
+    QKeyMismatch {
+        /// Who was asked.
+        peer: Option<SocketAddr>,
+    },
+    /// A multicast group was not joined.
+    #[error("multicast group {group} not joined: {}", sentence_or_errno(.sentence.as_deref(), -*.status))]
+    JoinFailed {
+        /// The group.
+        group: IpAddr,
+        /// Negative errno.
+        status: i32,
+        /// What failed, where this library knows.
+        sentence: Option<String>,
     },
     /// An address did not resolve.
     #[error("the way{} was not found: address resolution failed ({})", hint::to(*.destination), errno_name(-*.status))]
@@ -193,6 +220,12 @@ pub enum Error {
         /// The call, by its name in this crate.
         call: &'static str,
     },
+    /// The call is for datagrams, and the identifier for connections.
+    #[error("{call}: the identifier is for connections; datagrams have port spaces UDP and IPOIB")]
+    NotDatagram {
+        /// The call, by its name in this crate.
+        call: &'static str,
+    },
     /// No device yet.
     #[error(
         "{call}: no device is bound yet; bind to a specific address or resolve an address first"
@@ -222,6 +255,16 @@ pub enum Error {
         given: String,
         /// The identifier's device.
         bound: String,
+    },
+    /// The identifier is for queue pairs of another type.
+    #[error("{call}: a queue pair of type {given:?}, the identifier is for {wanted:?}")]
+    OtherQpType {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// The type of the queue pair.
+        given: QpType,
+        /// The identifier's type.
+        wanted: QpType,
     },
     /// A resource count is more than the device can.
     #[error("{call}: {name} is {given}, the device can {max}")]
@@ -291,6 +334,8 @@ impl Error {
             Self::UnexpectedEvent { .. } => libc::EPROTO,
             Self::TimedOut { .. } | Self::Unacknowledged { .. } => libc::ETIMEDOUT,
             Self::DeviceRemoved { .. } => libc::ENODEV,
+            Self::ServiceRefused { .. } => libc::ECONNREFUSED,
+            Self::JoinFailed { status, .. } => status.wrapping_abs(),
             Self::Closed { .. } => libc::ENOENT,
             #[cfg(feature = "tokio")]
             Self::NoRuntime { .. } => libc::EINVAL,
@@ -304,6 +349,9 @@ impl Error {
             | Self::NoQueuePair { .. }
             | Self::QueuePairExists { .. }
             | Self::OtherDevice { .. }
+            | Self::OtherQpType { .. }
+            | Self::NotDatagram { .. }
+            | Self::QKeyMismatch { .. }
             | Self::MoreThanDevice { .. }
             | Self::MoreThanOffered { .. }
             | Self::PrivateDataTooLong { .. }

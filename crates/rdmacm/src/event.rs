@@ -2,10 +2,13 @@
 
 use crate::channel::Channel;
 use crate::command;
+use crate::datagram::UdParam;
 use crate::error::Error;
 use crate::identifier::{Identifier, Shared};
+use crate::ledger::Ledger;
+use crate::multicast::{ACCOUNT, Membership, Multicast};
 use crate::param::{PaddedData, PeerParam};
-use oarlock_wire::RejReason;
+use oarlock_wire::{RejReason, SidrStatus};
 use std::fmt;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -63,8 +66,10 @@ pub enum Event {
         id: Identifier,
         /// The identifier that listens.
         listen_id: Identifier,
-        /// What the peer asks for, in our view.
-        params: PeerParam,
+        /// What the peer asks for, in our view (connections only).
+        params: Option<PeerParam>,
+        /// Where the peer is (datagrams only); it has named no queue pair.
+        ud: Option<UdParam>,
         /// The private data of the request.
         private_data: Option<PaddedData>,
         /// Acknowledges when dropped (it counts for the listening identifier).
@@ -95,13 +100,15 @@ pub enum Event {
         /// Acknowledges when dropped.
         receipt: Receipt,
     },
-    /// The peer did not answer.
+    /// The peer did not answer, or, with datagrams, has no service for us.
     #[non_exhaustive]
     Unreachable {
         /// The identifier.
         id: Identifier,
-        /// Negative errno.
+        /// Negative errno; positive: the status of the peer's SIDR_REP ([`SidrStatus`]).
         status: i32,
+        /// The private data of the SIDR_REP (datagrams only).
+        private_data: Option<PaddedData>,
         /// Acknowledges when dropped.
         receipt: Receipt,
     },
@@ -117,13 +124,16 @@ pub enum Event {
         /// Acknowledges when dropped.
         receipt: Receipt,
     },
-    /// Connected; the queue pair is in state RTS.
+    /// Connected; the queue pair is in state RTS. With datagrams: the peer has answered (active side only; a passive side
+    /// hears nothing after it has accepted).
     #[non_exhaustive]
     Established {
         /// The identifier.
         id: Identifier,
-        /// What the peer's reply says, in our view (active side only).
+        /// What the peer's reply says, in our view (active side of a connection only).
         params: Option<PeerParam>,
+        /// How the peer is reached (datagrams only).
+        ud: Option<UdParam>,
         /// The private data of the peer's reply (active side only).
         private_data: Option<PaddedData>,
         /// Acknowledges when dropped.
@@ -163,6 +173,44 @@ pub enum Event {
         /// Acknowledges when dropped.
         receipt: Receipt,
     },
+    /// A multicast group was joined; follows `join_multicast`.
+    #[non_exhaustive]
+    MulticastJoin {
+        /// The identifier.
+        id: Identifier,
+        /// The membership.
+        multicast: Multicast,
+        /// How the group is reached.
+        ud: UdParam,
+        /// Acknowledges when dropped (it counts for the membership and for the identifier).
+        receipt: Receipt,
+    },
+    /// A multicast group was not joined, or is lost; leave it.
+    #[non_exhaustive]
+    MulticastError {
+        /// The identifier.
+        id: Identifier,
+        /// The membership.
+        multicast: Multicast,
+        /// Negative errno.
+        status: i32,
+        /// What failed, where this library knows.
+        sentence: Option<String>,
+        /// Acknowledges when dropped (it counts for the membership and for the identifier).
+        receipt: Receipt,
+    },
+    /// The program has injected this, see [`inject`](Identifier::inject).
+    #[non_exhaustive]
+    User {
+        /// The identifier it was injected for.
+        id: Identifier,
+        /// As injected.
+        status: i32,
+        /// As injected.
+        value: u64,
+        /// Acknowledges when dropped.
+        receipt: Receipt,
+    },
     /// An event this version does not know.
     #[non_exhaustive]
     Other {
@@ -196,6 +244,9 @@ impl Event {
             | Self::DeviceRemoval { id, .. }
             | Self::AddressChange { id, .. }
             | Self::TimewaitExit { id, .. }
+            | Self::MulticastJoin { id, .. }
+            | Self::MulticastError { id, .. }
+            | Self::User { id, .. }
             | Self::Other { id, .. } => id,
         }
     }
@@ -249,11 +300,15 @@ impl Event {
             Self::DeviceRemoval { .. } => command::DEVICE_REMOVAL,
             Self::AddressChange { .. } => command::ADDR_CHANGE,
             Self::TimewaitExit { .. } => command::TIMEWAIT_EXIT,
+            Self::MulticastJoin { .. } => command::MULTICAST_JOIN,
+            Self::MulticastError { .. } => command::MULTICAST_ERROR,
+            Self::User { .. } => command::USER,
             Self::Other { number, .. } => *number,
         }
     }
 
-    /// The asynchronous result as the C library reports it: 0, a negative errno, or the reason of a REJ (positive).
+    /// The asynchronous result as the C library reports it: 0, a negative errno, or (positive) the reason of a REJ or the
+    /// status of a SIDR_REP.
     #[must_use]
     pub fn status(&self) -> i32 {
         match self {
@@ -262,6 +317,8 @@ impl Event {
             | Self::ConnectError { status, .. }
             | Self::Unreachable { status, .. }
             | Self::Disconnected { status, .. }
+            | Self::MulticastError { status, .. }
+            | Self::User { status, .. }
             | Self::Other { status, .. } => *status,
             Self::Rejected { reason, .. } => i32::from(reason.0),
             _ => 0,
@@ -280,9 +337,31 @@ impl Event {
                 destination: id.0.peer(),
                 status: *status,
             }),
-            Self::Unreachable { id, status, .. } => Some(Error::Unreachable {
-                peer: id.0.peer(),
+            Self::Unreachable {
+                id,
+                status,
+                private_data,
+                ..
+            } => Some(match u8::try_from(*status) {
+                Ok(status) => Error::ServiceRefused {
+                    peer: id.0.peer(),
+                    status: SidrStatus(status),
+                    private_data: private_data.clone(),
+                },
+                Err(_) => Error::Unreachable {
+                    peer: id.0.peer(),
+                    status: *status,
+                },
+            }),
+            Self::MulticastError {
+                multicast,
+                status,
+                sentence,
+                ..
+            } => Some(Error::JoinFailed {
+                group: multicast.group().ip(),
                 status: *status,
+                sentence: sentence.clone(),
             }),
             Self::Rejected {
                 id,
@@ -324,6 +403,9 @@ impl Event {
             | Self::DeviceRemoval { receipt, .. }
             | Self::AddressChange { receipt, .. }
             | Self::TimewaitExit { receipt, .. }
+            | Self::MulticastJoin { receipt, .. }
+            | Self::MulticastError { receipt, .. }
+            | Self::User { receipt, .. }
             | Self::Other { receipt, .. } => receipt,
         }
     }
@@ -339,6 +421,8 @@ impl fmt::Display for Event {
 pub struct Receipt {
     /// The identifier whose count it is: of a connection request, the listener's.
     owner: Arc<Shared>,
+    /// The membership that counts it, too.
+    membership: Option<Arc<Membership>>,
     /// Where it was fetched.
     channel: Arc<Channel>,
     fetched_by: Option<ThreadId>,
@@ -348,11 +432,20 @@ pub struct Receipt {
 
 impl Receipt {
     /// For an event fetched by the calling thread.
-    pub(crate) fn new(owner: Arc<Shared>, channel: Arc<Channel>, name: &'static str) -> Self {
+    pub(crate) fn new(
+        owner: Arc<Shared>,
+        membership: Option<Arc<Membership>>,
+        channel: Arc<Channel>,
+        name: &'static str,
+    ) -> Self {
         let thread = std::thread::current().id();
         owner.ledger.fetched(thread, name);
+        if let Some(membership) = &membership {
+            membership.ledger.fetched(thread, name);
+        }
         Self {
             owner,
+            membership,
             channel,
             fetched_by: Some(thread),
             name,
@@ -362,13 +455,7 @@ impl Receipt {
     /// The calling thread has the event now.
     #[cfg(feature = "tokio")]
     pub(crate) fn take_over(&mut self) {
-        let thread = std::thread::current().id();
-        if self.fetched_by != Some(thread) {
-            self.owner
-                .ledger
-                .taken_over(self.fetched_by, thread, self.name);
-            self.fetched_by = Some(thread);
-        }
+        self.pass_to(Some(std::thread::current().id()));
     }
 
     /// The identifier whose count it is.
@@ -379,14 +466,29 @@ impl Receipt {
 
     /// See [`Event::handed_over`].
     pub fn hand_over(&mut self) {
-        if let Some(thread) = self.fetched_by.take() {
-            self.owner.ledger.handed_over(thread, self.name);
+        self.pass_to(None);
+    }
+
+    fn pass_to(&mut self, holder: Option<ThreadId>) {
+        let from = std::mem::replace(&mut self.fetched_by, holder);
+        for ledger in self.ledgers() {
+            ledger.pass(from, holder, self.name);
         }
+    }
+
+    fn ledgers(&self) -> impl Iterator<Item = &Ledger> {
+        let membership = self.membership.iter().map(|membership| &membership.ledger);
+        membership.chain([&self.owner.ledger])
     }
 }
 
 impl Drop for Receipt {
     fn drop(&mut self) {
+        if let Some(membership) = &self.membership {
+            membership
+                .ledger
+                .acknowledge(ACCOUNT, self.fetched_by, self.name);
+        }
         let total = self
             .owner
             .ledger

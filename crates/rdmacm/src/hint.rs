@@ -1,6 +1,6 @@
 //! The parts of error messages that depend on values: who the other side is, and what can be done.
 
-use oarlock_wire::RejReason;
+use oarlock_wire::{RejReason, SidrStatus};
 use std::net::SocketAddr;
 
 pub(crate) fn by(peer: Option<SocketAddr>) -> String {
@@ -13,6 +13,10 @@ pub(crate) fn from(peer: Option<SocketAddr>) -> String {
 
 pub(crate) fn to(peer: Option<SocketAddr>) -> String {
     preposition("to", peer)
+}
+
+pub(crate) fn at(peer: Option<SocketAddr>) -> String {
+    preposition("at", peer)
 }
 
 pub(crate) fn with(peer: Option<SocketAddr>) -> String {
@@ -61,6 +65,18 @@ pub(crate) fn rejected(reason: RejReason, peer: Option<SocketAddr>) -> String {
         _ => return String::new(),
     };
     format!(": {text}")
+}
+
+/// What is behind the refusal of a datagram service (IBA Vol. 1 ch. 12, SIDR_REP, status).
+pub(crate) fn service_refused(status: SidrStatus, peer: Option<SocketAddr>) -> String {
+    match (status, peer) {
+        (SidrStatus::UNSUPPORTED, Some(peer)) => {
+            format!(": nobody listens for datagrams on {peer}")
+        }
+        (SidrStatus::UNSUPPORTED, None) => String::from(": nobody listens for datagrams there"),
+        (SidrStatus::REJECT, _) => String::from(": by the program there"),
+        _ => String::new(),
+    }
 }
 
 /// What may be behind silence.

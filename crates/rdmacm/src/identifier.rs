@@ -8,16 +8,23 @@ use crate::queue_pair::Recipes;
 use crate::{command, registry};
 use oarlock_hostd::Host;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, IdNumber};
-use oarlock_verbs::{Context, QueuePair};
-use oarlock_wire::{IbTimeout, PortSpace, RnrTimer};
+use oarlock_verbs::{Context, QpType, QueuePair};
+use oarlock_wire::{Gid, IbTimeout, PortSpace, RnrTimer};
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-/// Queue pair type of the verbs for reliable connections (`IBV_QPT_RC`).
-const QP_TYPE_RC: u8 = 2;
+/// The types of queue pairs there are, as the ABI numbers them (`enum ibv_qp_type`).
+const fn abi_number(qp_type: QpType) -> Option<u8> {
+    match qp_type {
+        QpType::Rc => Some(2),
+        QpType::Ud => Some(4),
+        _ => None,
+    }
+}
 
 /// The RDMA CM's object for one connection, or for listening: what a socket is to TCP.
 ///
@@ -46,6 +53,10 @@ pub(crate) struct Shared {
     pub(crate) device: OnceLock<Context>,
     /// How to move the queue pair, as far as that is known and cannot change.
     pub(crate) recipes: Mutex<Recipes>,
+    /// The queue pairs that the identifier is for.
+    pub(crate) qp_type: QpType,
+    /// Whether it was made for a connection request.
+    pub(crate) is_passive: bool,
     /// Of a passive side: what the connection request offers.
     pub(crate) offered: Option<PeerParam>,
     /// What the peer sent along with its request or reply.
@@ -55,6 +66,10 @@ pub(crate) struct Shared {
     failed: AtomicBool,
     /// The end of the connection was reported.
     disconnected: AtomicBool,
+    /// How often the queue pair is attached to multicast groups.
+    attached: Mutex<HashMap<Gid, u32>>,
+    /// The memberships of which events may come, by uid.
+    joins: Mutex<Vec<u64>>,
     /// The other side, as far as this process was told: for messages.
     peer: Mutex<Option<SocketAddr>>,
     /// Bounds the identifier's waits.
@@ -71,7 +86,25 @@ impl Identifier {
     /// One round trip to the host service.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, port_space: PortSpace) -> Result<Self> {
-        Self::create(Arc::clone(&channel.inner), registry::next_uid(), port_space)
+        Self::with_qp_type(channel, port_space, default_qp_type(port_space))
+    }
+
+    /// As [`new`](Self::new), for queue pairs of a type of choice, which only port space IB leaves open.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::OtherQpType`]: other port spaces keep to their own type.
+    ///
+    /// # Blocking
+    /// One round trip to the host service.
+    #[doc(alias = "rdma_create_id")]
+    #[doc(alias = "rdma_create_ep")]
+    pub fn with_qp_type(
+        channel: &EventChannel,
+        port_space: PortSpace,
+        qp_type: QpType,
+    ) -> Result<Self> {
+        let uid = registry::next_uid();
+        Self::create(Arc::clone(&channel.inner), uid, port_space, qp_type)
     }
 
     /// Creates a synchronous identifier.
@@ -81,23 +114,37 @@ impl Identifier {
     #[doc(alias = "rdma_create_id")]
     pub fn synchronous(host: &Host, port_space: PortSpace) -> Result<Self> {
         let uid = registry::next_uid();
-        Self::create(Channel::open(host, Some(uid))?, uid, port_space)
+        let channel = Channel::open(host, Some(uid))?;
+        Self::create(channel, uid, port_space, default_qp_type(port_space))
     }
 
-    fn create(channel: Arc<Channel>, uid: u64, port_space: PortSpace) -> Result<Self> {
-        let command = client::create_id(uid, port_space.0, QP_TYPE_RC);
+    fn create(
+        channel: Arc<Channel>,
+        uid: u64,
+        port_space: PortSpace,
+        qp_type: QpType,
+    ) -> Result<Self> {
+        let usual = default_qp_type(port_space);
+        let other_type = Error::OtherQpType {
+            call: "create_id",
+            given: qp_type,
+            wanted: usual,
+        };
+        if port_space != PortSpace::IB && qp_type != usual {
+            return Err(other_type);
+        }
+        let number = abi_number(qp_type).ok_or(other_type)?;
+        let command = client::create_id(uid, port_space.0, number);
         let number = command::ask(&channel.host, "create_id", channel.token(), command)?;
-        Ok(Self::register(channel, number, uid, None))
+        Ok(Self::register(channel, number, uid, qp_type, None))
     }
 
     /// Takes over the identifier that the service made for a connection request.
-    pub(crate) fn adopt(
-        channel: Arc<Channel>,
-        number: IdNumber,
-        offered: PeerParam,
-        peer: Option<SocketAddr>,
-    ) -> Self {
-        let child = Self::register(channel, number, registry::next_uid(), Some(offered));
+    pub(crate) fn adopt(channel: Arc<Channel>, number: IdNumber, request: Request) -> Self {
+        let qp_type = request.qp_type;
+        let peer = request.peer;
+        let uid = registry::next_uid();
+        let child = Self::register(channel, number, uid, qp_type, Some(request));
         child.0.note_peer(peer);
         child
     }
@@ -106,7 +153,8 @@ impl Identifier {
         channel: Arc<Channel>,
         number: IdNumber,
         uid: u64,
-        offered: Option<PeerParam>,
+        qp_type: QpType,
+        request: Option<Request>,
     ) -> Self {
         let shared = Arc::new(Shared {
             host: channel.host.clone(),
@@ -118,11 +166,15 @@ impl Identifier {
             queue_pair: Mutex::new(None),
             device: OnceLock::new(),
             recipes: Mutex::default(),
-            offered,
+            qp_type,
+            is_passive: request.is_some(),
+            offered: request.and_then(|request| request.offered),
             peer_data: OnceLock::new(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
+            attached: Mutex::default(),
+            joins: Mutex::default(),
             peer: Mutex::new(None),
             wait_until: Mutex::new(None),
         });
@@ -342,7 +394,48 @@ impl Identifier {
         Ok(self.0.addresses("peer_addr")?.remote)
     }
 
-    /// What the connection request offers, in our view; `None` unless this is the passive side of a connection.
+    /// Whether the identifier is for datagrams (UD) rather than connections: port spaces UDP and IPOIB, and IB if it was
+    /// made so.
+    #[must_use]
+    pub fn is_datagram(&self) -> bool {
+        self.0.qp_type == QpType::Ud
+    }
+
+    /// Puts an event into the identifier's channel, from any thread: whoever waits there gets
+    /// [`Event::User`](crate::Event::User) with `value` and `status`, behind the events that are queued already.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `ENOMEM` when the channel is full; [`Error::Closed`]; [`Error::ServiceGone`].
+    ///
+    /// # Blocking
+    /// One round trip.
+    ///
+    /// # Examples
+    /// A thread that waits for events is told to stop:
+    /// ```
+    /// # use oarlock_rdmacm::{Event, EventChannel, Host, Identifier, PortSpace};
+    /// # let host = Host::private()?;
+    /// let channel = EventChannel::new(&host)?;
+    /// let id = Identifier::new(&channel, PortSpace::TCP)?;
+    /// let waiting = std::thread::spawn(move || {
+    ///     loop {
+    ///         if let Event::User { value: 1, .. } = channel.get_event().expect("the host lives") {
+    ///             break;
+    ///         }
+    ///     }
+    /// });
+    /// id.inject(1, 0)?;
+    /// waiting.join().expect("the thread ends");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "rdma_write_cm_event")]
+    pub fn inject(&self, value: u64, status: i32) -> Result<()> {
+        let command = client::write_cm_event(self.0.number, command::USER, status, value);
+        self.0.ask("inject", command)
+    }
+
+    /// What the connection request offers, in our view; `None` unless this is the passive side of a connection (datagrams
+    /// have no connection, and offer nothing).
     #[must_use]
     pub fn offered(&self) -> Option<PeerParam> {
         self.0.offered
@@ -375,6 +468,22 @@ impl Identifier {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn default_qp_type(port_space: PortSpace) -> QpType {
+    if port_space == PortSpace::UDP || port_space == PortSpace::IPOIB {
+        QpType::Ud
+    } else {
+        QpType::Rc
+    }
+}
+
+/// What is known of a connection request when its identifier is made.
+pub(crate) struct Request {
+    pub(crate) qp_type: QpType,
+    /// Connected types only.
+    pub(crate) offered: Option<PeerParam>,
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 /// What a synchronous call waits for.
@@ -427,6 +536,16 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn lock_attached(&self) -> MutexGuard<'_, HashMap<Gid, u32>> {
+        // Counts change by one assignment.
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_joins(&self) -> MutexGuard<'_, Vec<u64>> {
+        // Push and retain leave the list whole.
+        self.joins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn has_queue_pair(&self) -> bool {
         self.lock_queue_pair().is_some()
     }
@@ -470,6 +589,9 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         registry::remove(self.uid);
+        for uid in self.joins.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            registry::remove(*uid);
+        }
         if !*self.closed.get_mut() {
             let channel = self
                 .channel

@@ -54,23 +54,8 @@ impl Ledger {
         });
     }
 
-    /// The event no longer counts as held by `thread`, although it is not acknowledged yet.
-    pub(crate) fn handed_over(&self, thread: ThreadId, name: &'static str) {
-        self.pass(Some(thread), None, name);
-    }
-
-    /// The event that counted for somebody else is now held by `thread`.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn taken_over(
-        &self,
-        before: Option<ThreadId>,
-        thread: ThreadId,
-        name: &'static str,
-    ) {
-        self.pass(before, Some(thread), name);
-    }
-
-    fn pass(&self, from: Option<ThreadId>, to: Option<ThreadId>, name: &'static str) {
+    /// The event counts as held by another thread from now on, or by none that is known.
+    pub(crate) fn pass(&self, from: Option<ThreadId>, to: Option<ThreadId>, name: &'static str) {
         let mut state = self.lock();
         if let Some(at) = state.position(from, name) {
             state.held[at].holder = to;
@@ -97,6 +82,11 @@ impl Ledger {
             self.acknowledged.notify_all();
         }
         total
+    }
+
+    /// Whether any event was ever acknowledged.
+    pub(crate) fn has_acknowledged(&self) -> bool {
+        self.lock().total > 0
     }
 
     /// The names of the unacknowledged events that the calling thread fetched and still holds.
@@ -258,7 +248,7 @@ mod tests {
         let ledger = Ledger::default();
         ledger.fetched(me(), NAME);
         ledger.fetched(me(), NAME);
-        ledger.handed_over(me(), NAME);
+        ledger.pass(Some(me()), None, NAME);
         assert_eq!(ledger.held_by_caller(), [NAME]);
     }
 

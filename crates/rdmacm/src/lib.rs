@@ -118,6 +118,7 @@ pub mod asynchronous;
 mod channel;
 mod command;
 mod connect;
+mod datagram;
 mod easy;
 mod error;
 mod event;
@@ -125,6 +126,7 @@ mod hint;
 mod identifier;
 mod ledger;
 mod migrate;
+mod multicast;
 mod param;
 mod queue_pair;
 mod registry;
@@ -136,13 +138,18 @@ pub use asynchronous::{
     AsyncIdentifier, AsyncListener,
 };
 pub use channel::EventChannel;
+pub use datagram::UdParam;
 pub use easy::{Connection, ConnectionOptions, Connector, Listener, QueueSizes};
 pub use error::{Error, Result};
 pub use event::{Event, Receipt};
 pub use identifier::Identifier;
+pub use multicast::{JoinKind, Multicast};
 pub use oarlock_hostd::Host;
-pub use oarlock_wire::{IbTimeout, PortSpace, Qpn, RejReason, RetryCount, RnrTimer};
+pub use oarlock_wire::{
+    IbTimeout, PortSpace, QKey, Qpn, RejReason, RetryCount, RnrTimer, SidrStatus,
+};
 pub use param::{
     ConnParam, ExternalQueuePair, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA,
-    MAX_REJECT_PRIVATE_DATA, PaddedData, PeerParam,
+    MAX_DATAGRAM_CONNECT_PRIVATE_DATA, MAX_DATAGRAM_REPLY_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA,
+    PaddedData, PeerParam,
 };

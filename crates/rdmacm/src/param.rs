@@ -6,6 +6,10 @@ use oarlock_wire::{Qpn, RetryCount};
 pub const MAX_CONNECT_PRIVATE_DATA: usize = 56;
 /// Private data of a REP.
 pub const MAX_ACCEPT_PRIVATE_DATA: usize = 196;
+/// Private data of a SIDR_REQ that is left to an application in port spaces UDP and IPOIB, after the 36-byte IP CM header.
+pub const MAX_DATAGRAM_CONNECT_PRIVATE_DATA: usize = 180;
+/// Private data of a SIDR_REP, which accepts or refuses.
+pub const MAX_DATAGRAM_REPLY_PRIVATE_DATA: usize = 136;
 /// Private data of a REJ.
 pub const MAX_REJECT_PRIVATE_DATA: usize = 148;
 
@@ -100,7 +104,8 @@ impl ConnParam {
     }
 
     /// Sets [`private_data`](Self::private_data); the limits are [`MAX_CONNECT_PRIVATE_DATA`] and
-    /// [`MAX_ACCEPT_PRIVATE_DATA`].
+    /// [`MAX_ACCEPT_PRIVATE_DATA`], with datagrams [`MAX_DATAGRAM_CONNECT_PRIVATE_DATA`] and
+    /// [`MAX_DATAGRAM_REPLY_PRIVATE_DATA`].
     #[must_use]
     pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
         self.private_data = data.into();

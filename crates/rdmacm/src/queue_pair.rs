@@ -8,9 +8,11 @@ use oarlock_ucm::abi::{UverbsQpAttr, notify_event, qp_state};
 use oarlock_ucm::client;
 use oarlock_verbs::{
     AccessFlags, AttrMask, CompletionQueue, Context, ProtectionDomain, QpAttr, QpInitAttr, QpState,
-    QueuePair,
+    QpType, QueuePair,
 };
-use oarlock_wire::{AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount};
+use oarlock_wire::{
+    AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount,
+};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 impl Identifier {
@@ -27,10 +29,12 @@ impl Identifier {
     }
 
     /// Makes the identifier's queue pair and brings it to state Init, so that receives can be posted. From then on the
-    /// identifier moves it: to RTS when the connection is established or accepted, to Error when it ends.
+    /// identifier moves it: to RTS when the connection is established or accepted, to Error when it ends. One for datagrams
+    /// is brought to RTS at once, with the identifier's Q_Key.
     ///
     /// # Errors
-    /// [`Error::QueuePairExists`]; [`Error::NoDevice`]; [`Error::OtherDevice`]; [`Error::Verbs`].
+    /// [`Error::QueuePairExists`]; [`Error::NoDevice`]; [`Error::OtherDevice`]; [`Error::OtherQpType`];
+    /// [`Error::Verbs`].
     ///
     /// # Blocking
     /// One round trip to the host service.
@@ -52,6 +56,13 @@ impl Identifier {
                 bound: device.device().name.clone(),
             });
         }
+        if init.qp_type != shared.qp_type {
+            return Err(Error::OtherQpType {
+                call: CALL,
+                given: init.qp_type,
+                wanted: shared.qp_type,
+            });
+        }
         let mut slot = shared.lock_queue_pair();
         if slot.is_some() {
             return Err(Error::QueuePairExists { call: CALL });
@@ -65,7 +76,19 @@ impl Identifier {
         queue_pair
             .modify(&attributes(&device, &attr, CALL)?)
             .map_err(verbs)?;
-        if shared.offered.is_some() {
+        if shared.qp_type == QpType::Ud {
+            // Datagrams need no peer to be sent and received.
+            let states = [qp_state::RTR, qp_state::RTS];
+            let recipes: [UverbsQpAttr; 2] = shared.ask_all(
+                CALL,
+                states.map(|state| client::init_qp_attr(shared.number, state)),
+            )?;
+            for recipe in &recipes {
+                queue_pair
+                    .modify(&attributes(&device, recipe, CALL)?)
+                    .map_err(verbs)?;
+            }
+        } else if shared.is_passive {
             queue_pair.on_comm_est(notify_on_first_data(Arc::downgrade(shared)));
         } else {
             // The active side knows by itself when it is established.
@@ -84,7 +107,9 @@ impl Identifier {
     /// Lets go of the queue pair; it is destroyed with its last handle.
     #[doc(alias = "rdma_destroy_qp")]
     pub fn destroy_qp(&self) {
-        self.0.lock_queue_pair().take();
+        let mut slot = self.0.lock_queue_pair();
+        slot.take();
+        self.0.lock_attached().clear();
     }
 }
 
@@ -106,9 +131,10 @@ impl Shared {
     /// Asks for the device, and in the same message for what a queue pair will need. The passive side's recipes are complete
     /// as soon as there is a request; the active side's change when the reply comes.
     fn ask_device(&self, call: &'static str) -> Result<u32> {
-        let states: &[u32] = match self.offered {
-            Some(_) => &[qp_state::INIT, qp_state::RTR, qp_state::RTS],
-            None => &[qp_state::INIT],
+        let states: &[u32] = if self.is_passive {
+            &[qp_state::INIT, qp_state::RTR, qp_state::RTS]
+        } else {
+            &[qp_state::INIT]
         };
         let (addresses, recipes) = {
             let channel = self.bound();
@@ -176,6 +202,9 @@ impl Shared {
         responder_resources: u8,
         initiator_depth: u8,
     ) -> Result<()> {
+        if self.qp_type == QpType::Ud {
+            return Ok(());
+        }
         let Some(queue_pair) = self.lock_queue_pair().clone() else {
             return Ok(());
         };
@@ -219,9 +248,10 @@ impl Shared {
         }
     }
 
-    /// Stops the queue pair: what is posted completes as flushed.
+    /// Stops the queue pair of a connection: what is posted completes as flushed.
     pub(crate) fn stop_queue_pair(&self) {
-        if let Some(queue_pair) = self.lock_queue_pair().clone()
+        if self.qp_type == QpType::Rc
+            && let Some(queue_pair) = self.lock_queue_pair().clone()
             && let Err(error) = queue_pair.to_error()
         {
             // The device is lost, which stops it as well.
@@ -290,6 +320,7 @@ fn attributes(device: &Context, attr: &UverbsQpAttr, call: &'static str) -> Resu
         timeout: IbTimeout::truncate(attr.timeout),
         retry_count: RetryCount::truncate(attr.retry_cnt),
         rnr_retry: RetryCount::truncate(attr.rnr_retry),
+        qkey: QKey(attr.qkey),
         ..QpAttr::default()
     };
     if mask.contains(AttrMask::AV) {

@@ -1,35 +1,74 @@
-//! The identifiers of this process by the value that the service echoes in their events.
+//! The identifiers of this process, and their memberships in multicast groups, by the value that the service echoes in their
+//! events.
 
 use crate::identifier::Shared;
+use crate::multicast::Membership;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-static IDENTIFIERS: Mutex<Option<HashMap<u64, Weak<Shared>>>> = Mutex::new(None);
+static ENTRIES: Mutex<Option<HashMap<u64, Entry>>> = Mutex::new(None);
 
-fn lock() -> MutexGuard<'static, Option<HashMap<u64, Weak<Shared>>>> {
-    // Insert and remove leave the map whole.
-    IDENTIFIERS.lock().unwrap_or_else(PoisonError::into_inner)
+enum Entry {
+    Identifier(Weak<Shared>),
+    /// Outlives the membership while an event of it may be on its way, since that counts for the identifier, too.
+    Membership(Weak<Membership>, Weak<Shared>),
 }
 
-/// A value that no identifier of this process had before; never 0, which means "not accepted yet" to the service.
+/// Whom an event is for.
+pub(crate) enum Found {
+    Identifier(Arc<Shared>),
+    /// `None`: the membership was dropped meanwhile.
+    Membership(Option<Arc<Membership>>, Arc<Shared>),
+}
+
+fn lock() -> MutexGuard<'static, Option<HashMap<u64, Entry>>> {
+    // Insert and remove leave the map whole.
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A value that nothing of this process had before; never 0, which means "not accepted yet" to the service.
 pub(crate) fn next_uid() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(crate) fn insert(uid: u64, shared: &Arc<Shared>) {
-    lock()
-        .get_or_insert_default()
-        .insert(uid, Arc::downgrade(shared));
+    let entry = Entry::Identifier(Arc::downgrade(shared));
+    lock().get_or_insert_default().insert(uid, entry);
 }
 
+pub(crate) fn insert_join(uid: u64, membership: &Arc<Membership>, owner: &Arc<Shared>) {
+    let entry = Entry::Membership(Arc::downgrade(membership), Arc::downgrade(owner));
+    lock().get_or_insert_default().insert(uid, entry);
+    let mut joins = owner.lock_joins();
+    if joins.len() >= FEW {
+        joins.retain(|&uid| is_known(uid));
+    }
+    joins.push(uid);
+}
+
+/// From so many on, the list of an identifier's memberships is rid of the forgotten ones.
+const FEW: usize = 16;
+
+/// Takes what is known of an identifier, or of a membership of which no event can come any more.
 pub(crate) fn remove(uid: u64) {
-    if let Some(identifiers) = lock().as_mut() {
-        identifiers.remove(&uid);
+    if let Some(entries) = lock().as_mut() {
+        entries.remove(&uid);
     }
 }
 
-pub(crate) fn find(uid: u64) -> Option<Arc<Shared>> {
-    lock().as_ref()?.get(&uid)?.upgrade()
+fn is_known(uid: u64) -> bool {
+    lock()
+        .as_ref()
+        .is_some_and(|entries| entries.contains_key(&uid))
+}
+
+pub(crate) fn find(uid: u64) -> Option<Found> {
+    match lock().as_ref()?.get(&uid)? {
+        Entry::Identifier(shared) => Some(Found::Identifier(shared.upgrade()?)),
+        Entry::Membership(membership, owner) => {
+            Some(Found::Membership(membership.upgrade(), owner.upgrade()?))
+        }
+    }
 }

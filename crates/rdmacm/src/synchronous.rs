@@ -1,9 +1,12 @@
 //! Synchronous identifiers: calls that wait for the event that answers them.
 
 use crate::channel::Channel;
+use crate::datagram::UdParam;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::identifier::{Awaited, Identifier};
+use crate::multicast::Multicast;
+use crate::param::ConnParam;
 use std::sync::Arc;
 
 impl Identifier {
@@ -42,6 +45,51 @@ impl Identifier {
                 Event::DeviceRemoval { .. } => return Err(Error::DeviceRemoved { call: CALL }),
                 // A listener has no other event that matters.
                 _ => {}
+            }
+        }
+    }
+
+    /// Asks for the datagram service at the resolved destination, and waits for the answer: what the peer is addressed
+    /// with. `private_data` goes along; what comes back is [`peer_private_data`](Self::peer_private_data).
+    ///
+    /// # Errors
+    /// [`Error::NotSynchronous`]; [`Error::NotDatagram`]; [`Error::ServiceRefused`]; [`Error::Unreachable`];
+    /// [`Error::QKeyMismatch`]; else as [`connect`](Self::connect).
+    ///
+    /// # Blocking
+    /// Until the peer has answered, the retries are used up, or the [deadline](Self::set_deadline).
+    ///
+    /// # Specification
+    /// IBA Vol. 1 ch. 12, SIDR_REQ and SIDR_REP.
+    #[doc(alias = "rdma_connect")]
+    pub fn resolve_peer(&self, private_data: &[u8]) -> Result<UdParam> {
+        const CALL: &str = "resolve_peer";
+        let channel = self
+            .private_channel()
+            .ok_or(Error::NotSynchronous { call: CALL })?;
+        self.ask_for_peer(CALL, private_data)?;
+        loop {
+            let event = self.wait_on(&channel, CALL, PEER)?;
+            if let Some(outcome) = peer_of(event) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Sends the SIDR_REQ.
+    pub(crate) fn ask_for_peer(&self, call: &'static str, private_data: &[u8]) -> Result<()> {
+        if !self.is_datagram() {
+            return Err(Error::NotDatagram { call });
+        }
+        self.start_connect(&ConnParam::default().private_data(private_data))
+    }
+
+    /// Waits for the outcome of a join.
+    pub(crate) fn wait_joined(&self, channel: &Arc<Channel>, multicast: &Multicast) -> Result<()> {
+        loop {
+            let event = self.wait_on(channel, "join_multicast", "the multicast group")?;
+            if let Some(outcome) = multicast.outcome(event) {
+                return outcome;
             }
         }
     }
@@ -92,6 +140,20 @@ impl Identifier {
     }
 }
 
+/// What is awaited after a SIDR_REQ.
+const PEER: &str = "the answer of the datagram service";
+
+/// What an event means for whoever waits for the answer of a datagram service; `None`: nothing, wait on.
+pub(crate) fn peer_of(event: Event) -> Option<Result<UdParam>> {
+    if let Event::Established { ud: Some(ud), .. } = &event {
+        return Some(Ok(*ud));
+    }
+    match Awaited::Established.outcome(event)? {
+        Ok(()) => None,
+        Err(error) => Some(Err(error)),
+    }
+}
+
 impl Awaited {
     fn call(self) -> &'static str {
         match self {
@@ -114,6 +176,10 @@ impl Awaited {
     /// What the event means for the waiting call; `None`: nothing, wait on.
     pub(crate) fn outcome(self, event: Event) -> Option<Result<()>> {
         let got = event.name();
+        // With datagrams: what the peer answered does not fit.
+        if let (Self::Established, Event::AddressError { id, .. }) = (self, &event) {
+            return Some(Err(Error::QKeyMismatch { peer: id.0.peer() }));
+        }
         if let Some(error) = event.error() {
             return Some(Err(error));
         }
@@ -133,8 +199,9 @@ impl Awaited {
             (_, Event::DeviceRemoval { .. }) => {
                 Some(Err(Error::DeviceRemoved { call: self.call() }))
             }
-            // The interface's address changed; the connection tells by itself whether it survives.
-            (_, Event::AddressChange { .. }) => None,
+            // The interface's address changed; the connection tells by itself whether it survives. An event of the program's
+            // own woke whoever waits, which is not this call.
+            (_, Event::AddressChange { .. } | Event::User { .. }) => None,
             // Waiting for the end: the establishment was not fetched yet.
             (Self::Disconnected, Event::Established { .. }) => None,
             (_, event) => Some(Err(Error::UnexpectedEvent {

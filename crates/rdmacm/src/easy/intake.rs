@@ -105,7 +105,7 @@ impl<W: Ways> Intake<W> {
                 }
             }
             Event::DeviceRemoval { id, .. } => {
-                if id.0.offered.is_none() {
+                if !id.0.is_passive {
                     return Err(Error::DeviceRemoved { call: "accept" });
                 }
                 self.in_the_making.remove(&id.0.uid);

@@ -311,7 +311,7 @@ fn accept_inside_the_event() {
     let event = expect(&passive_channel, "CONNECT_REQUEST");
     if let Event::ConnectRequest {
         id,
-        params,
+        params: Some(params),
         private_data: Some(data),
         ..
     } = &event

@@ -108,7 +108,7 @@ pub(crate) fn request(channel: &EventChannel) -> Request {
         } => Request {
             id,
             listen_id,
-            params,
+            params: params.expect("a connection request carries parameters"),
             private_data,
         },
         other => panic!("{other}"),
