@@ -401,6 +401,9 @@ pub struct Param {
     pub srq: bool,
     /// The local queue pair.
     pub qp_num: u32,
+    /// Options of enhanced connection establishment, in [`connect`] of a connected identifier and in [`accept`]; a vendor
+    /// id has 24 bits. Zero for none.
+    pub ece: Ece,
 }
 
 impl Param {
@@ -543,7 +546,8 @@ pub fn connect(id: IdNumber, param: &Param) -> Result<Call<()>, PrivateDataLengt
     let body = Connect {
         conn_param: param.encode()?,
         id: id.0,
-        ..Connect::new_zeroed()
+        reserved: 0,
+        ece: param.ece,
     };
     Ok(Call::new(Command::CONNECT, &body))
 }
@@ -563,7 +567,8 @@ pub fn accept(id: IdNumber, uid: u64, param: &Param) -> Result<Call<()>, Private
         uid,
         conn_param: param.encode()?,
         id: id.0,
-        ..Accept::new_zeroed()
+        reserved: 0,
+        ece: param.ece,
     };
     Ok(Call::new(Command::ACCEPT, &body))
 }

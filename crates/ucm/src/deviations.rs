@@ -110,6 +110,18 @@ pub const DEVIATIONS: &[Deviation] = &[
         "a call that comes too early or on the wrong identifier must not cost the connection",
     ),
     row(
+        "REJECT of a request of one's own",
+        "sends a REJ with the reason given, which the peer cannot match, as it names none of its numbers",
+        "the REJ is for reason 4 and carries the GUID by which the peer finds the request",
+        "the request would stay in the peer's backlog",
+    ),
+    row(
+        "DISCONNECT while connecting",
+        "answers 0 and does nothing",
+        "the attempt is withdrawn: the peer gets a REJ, and DISCONNECTED follows, unless it is a request that was not accepted",
+        "the program would wait for an end that never comes",
+    ),
+    row(
         "REP to the side that sent one",
         "answers it with an RTU once the connection is established",
         "it is dropped and counted",
@@ -140,10 +152,10 @@ pub const DEVIATIONS: &[Deviation] = &[
         "native addresses are not resolved yet",
     ),
     row(
-        "UNREACHABLE on the passive side",
-        "gives up without a word when no RTU comes",
+        "UNREACHABLE",
+        "gives up without a word when no answer comes to a request or to a response",
         "the peer is told by a REJ for reason 4",
-        "if only its RTUs were lost it believes itself connected",
+        "if only its answers were lost it believes itself connected, or holds a request that nobody waits for",
     ),
     row(
         "disconnect requests after TIMEWAIT",
@@ -204,6 +216,24 @@ pub const DEVIATIONS: &[Deviation] = &[
         "takes any number",
         "CREATE_ID answers ENOSYS to others than RC, UC and UD",
         "an identifier whose queue pair cannot exist would fail at its last step",
+    ),
+    row(
+        "addresses that go away",
+        "reports nothing when an address is taken from its interface (ADDR_CHANGE is for bonded interfaces that fail over)",
+        "every identifier that is bound to it, connections and listeners too, gets ADDR_CHANGE once, and nothing else changes",
+        "a server can bind elsewhere before its clients notice",
+    ),
+    row(
+        "neighbours that move",
+        "reports UNREACHABLE, in any state, when the hardware address of a resolved neighbour changes",
+        "nothing is reported",
+        "the connection still works, and the network sees to the rest",
+    ),
+    row(
+        "alternate paths",
+        "drops LAP on RoCE",
+        "it is answered with an APR that says why not",
+        "the peer need not ask sixteen times",
     ),
     row(
         "multicast groups of IPv6",

@@ -396,6 +396,14 @@ fn known_to_every_header() -> Probe {
         ("RDMA_OPTION_ID_AFONLY", option_id::AFONLY),
         ("RDMA_OPTION_ID_ACK_TIMEOUT", option_id::ACK_TIMEOUT),
         ("RDMA_OPTION_IB_PATH", option_ib::PATH),
+        (
+            "RDMA_MC_JOIN_FLAG_FULLMEMBER",
+            join_flag::FULL_MEMBER.into(),
+        ),
+        (
+            "RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER",
+            join_flag::SEND_ONLY_FULL_MEMBER.into(),
+        ),
     ] {
         p.measure(name.into(), name, ours as usize);
     }

@@ -8,7 +8,7 @@ use oarlock_ucm::client::{self, IdNumber, JoinNumber, Param};
 use oarlock_ucm::{Failure, FileId};
 
 use crate::errno::{EINVAL, ENOENT, ENXIO};
-use crate::world::{PORT, UDP, World, address, device, kind};
+use crate::world::{PORT, UDP, World, accept_param, address, device, kind, param};
 
 fn group() -> SocketAddr {
     "224.1.1.1:0".parse().expect("an address")
@@ -254,4 +254,31 @@ fn events_of_the_programs_own_come_in_order_with_the_rest() {
         assert_eq!(w.errno(0, file, call.request(), &[]), EINVAL, "{foreign}");
     }
     assert_eq!(w.ok(0, file, &client::destroy_id(id)).0, 2);
+}
+
+/// The options travel in the request and in the response, and come out of the events.
+#[test]
+fn vendor_options_reach_the_other_side() {
+    let mut w = World::new(2);
+    let (active, passive) = (w.open(0), w.open(1));
+    w.listener(1, passive, 100);
+    let id = w.routed(0, active, 1, 1);
+    let with = |param: Param, vendor_id, attr_mod| Param {
+        ece: oarlock_ucm::abi::Ece {
+            vendor_id,
+            attr_mod,
+        },
+        ..param
+    };
+    let offer = with(param(0x11), 0x15B3, 0xA1B2_C3D4);
+    w.ok(0, active, &client::connect(id, &offer).expect("short"));
+    let request = w.expect(1, passive, kind::CONNECT_REQUEST);
+    assert_eq!(request.ece, offer.ece);
+    let answer = with(accept_param(0x22), 0x15B3, 1);
+    w.ok(
+        1,
+        passive,
+        &client::accept(request.id, 2, &answer).expect("short"),
+    );
+    assert_eq!(w.expect(0, active, kind::CONNECT_RESPONSE).ece, answer.ece);
 }

@@ -250,6 +250,7 @@ pub(crate) fn param(qpn: u32) -> Param {
         rnr_retry_count: 6,
         srq: false,
         qp_num: qpn,
+        ..Param::default()
     }
 }
 
