@@ -18,6 +18,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -129,9 +130,25 @@ impl Host {
     /// # Blocking
     /// Until the started service answers or ends.
     pub fn open() -> Result<Self, Error> {
+        Self::open_with(None)
+    }
+
+    /// As [`open`](Self::open), but the program of a service that is started is `program`, called with `host --grace
+    /// SECONDS`; only `$OARLOCK_HOSTD` goes before. For the tool itself, under whatever name it is installed.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Blocking
+    /// As [`open`](Self::open).
+    pub fn open_starting(program: &Path) -> Result<Self, Error> {
+        Self::open_with(Some(program))
+    }
+
+    fn open_with(program: Option<&Path>) -> Result<Self, Error> {
         let mut attempts_left = OPEN_ATTEMPTS;
         loop {
-            match Self::over(start::join_or_start()?, None, None) {
+            match Self::over(start::join_or_start(program)?, None, None) {
                 // It was about to leave when we connected.
                 Err(Error::ServiceGone) if attempts_left > 0 => attempts_left -= 1,
                 result => return result,
@@ -162,6 +179,13 @@ impl Host {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// The in-memory host, in the private modes: there a test takes addresses and the interface away and gives them back.
+    /// The service sees a change before it answers the next request.
+    #[must_use]
+    pub fn memory(&self) -> Option<&MemHost> {
+        self.inner.memory.as_ref()
     }
 
     /// A number for this connection, unique in the process and equal for clones.

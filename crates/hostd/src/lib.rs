@@ -32,18 +32,27 @@
 //! When the service dies, every call of its programs fails with [`Error::ServiceGone`], the descriptor of
 //! [`Host::gone_fd`] becomes readable, and channels end.
 //!
+//! # Log
+//! The service tells what happens to it and its programs through the crate `tracing`. One that a program started has no
+//! terminal: it is told a file by the variable [`OARLOCK_LOG_FILE`](service::LOG_FILE_VARIABLE), which is
+//! `oarlock/host-NAMESPACE.log` in `$XDG_RUNTIME_DIR`, else `oarlock-USER/host-NAMESPACE.log` in `$TMPDIR` or `/tmp`
+//! (NAMESPACE is the number of the network namespace, as `readlink /proc/self/ns/net` shows it), unless the variable is set
+//! already; set but empty it means no log. The file is bounded ([`LogFile`](service::LogFile)). What is logged is
+//! for the program that is the service to choose; `oarlock host` looks at `$OARLOCK_LOG`.
+//!
 //! # Fork
 //! Every descriptor closes on exec. A forked child does not inherit a [`Host`]: its calls fail with
 //! [`Error::Forked`], and the parent's sockets are let go in the child.
 //!
 //! # Files
-//! `host.rs` the client, `host/` how it comes by a service; `service.rs` the service and its loop, `service/` its parts:
+//! `host.rs` the client, `host/` how it comes by a service; `log.rs` the file that a started service logs to; `service.rs` the service and its loop, `service/` its parts:
 //! clients, channels' pipes, QP1, devices, slots.
 #![deny(unsafe_code)]
 
 mod address;
 mod error;
 mod host;
+mod log;
 mod patience;
 pub mod service;
 mod sys;

@@ -21,6 +21,8 @@ mod pipe;
 mod qp1;
 mod requests;
 
+pub use crate::log::{LOG_FILE_VARIABLE, LogFile};
+
 use crate::address::{start_listening, take_name};
 use crate::{Error, sys};
 use event_loop::{End, Service};

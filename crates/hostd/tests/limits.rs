@@ -133,7 +133,10 @@ fn programs_of_other_pid_namespaces_are_served() {
         let lines = BufReader::new(program.stdout.take().unwrap()).lines();
         let joined = lines.map_while(Result::ok).any(|line| line == "joined");
         assert!(joined);
-        assert_eq!(host.ps().unwrap().host.slots.len(), 1);
+        let state = host.ps().unwrap().host;
+        assert_eq!(state.slots.len(), 1);
+        let foreign = state.clients.iter().find(|client| client.own_pid == 1);
+        assert!(foreign.is_some_and(|client| client.pid > 1), "{state:?}");
         program.kill().unwrap();
         until("the slot is free", || {
             host.ps().unwrap().host.slots.is_empty()
@@ -146,7 +149,8 @@ fn programs_of_other_pid_namespaces_are_served() {
         let mut service = start_service(inside(&service_program()).arg("host"));
         let host = Host::join().unwrap();
         assert_eq!(host.hello().pid, 1);
-        assert_eq!(host.ps().unwrap().host.clients[0].pid, 0);
+        let us = host.ps().unwrap().host.clients.remove(0);
+        assert_eq!((us.pid, us.own_pid), (0, std::process::id()));
         let slot = host.take_slot().unwrap();
         drop((slot, host));
         let host = Host::join().unwrap();

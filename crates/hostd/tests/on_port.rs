@@ -11,6 +11,7 @@ use oarlock_wire::{AddressVector, Gid};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use support::namespace::{in_namespace_with_users, in_own_namespace};
@@ -201,6 +202,42 @@ fn a_service_that_cannot_start_says_why_through_its_starter() {
             Host::open().unwrap().stop_service().unwrap();
         },
     );
+}
+
+/// A service that a program starts has no terminal: what it logs is in a file that the program chose for it.
+#[test]
+fn a_service_that_a_program_starts_logs_to_a_file() {
+    in_own_namespace("a_service_that_a_program_starts_logs_to_a_file", || {
+        let folder = tempfile::tempdir().unwrap();
+        // SAFETY: this process runs this test alone, in one thread that reads the environment.
+        unsafe {
+            std::env::remove_var("XDG_RUNTIME_DIR");
+            std::env::remove_var("OARLOCK_LOG_FILE");
+            std::env::set_var("TMPDIR", folder.path());
+        }
+        // The program is not found under its name, but told.
+        let host = Host::open_starting(&service_program()).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let namespace = std::fs::metadata("/proc/self/ns/net").unwrap().ino();
+        let log = format!("oarlock-{user}/host-{namespace}.log");
+        let said = || std::fs::read_to_string(folder.path().join(&log)).unwrap_or_default();
+        assert!(said().contains("the host service is ready"), "{}", said());
+        host.stop_service().unwrap();
+        until("the service has ended", || {
+            matches!(Host::join(), Err(Error::NoService))
+        });
+        until("it has said so", || {
+            said().contains("the host service has ended")
+        });
+        let other = folder.path().join("other");
+        // SAFETY: as above.
+        unsafe { std::env::set_var("OARLOCK_LOG_FILE", &other) };
+        Host::open_starting(&service_program())
+            .unwrap()
+            .stop_service()
+            .unwrap();
+        assert!(std::fs::read_to_string(other).unwrap().contains("is ready"));
+    });
 }
 
 #[test]
@@ -545,8 +582,11 @@ fn a_forked_child_cannot_use_its_parents_host_and_keeps_nothing_alive() {
             let mut program =
                 Process::spawn(play("a_forked_child_is_played", "parent").stdout(Stdio::piped()));
             let mut reader = BufReader::new(program.stdout.take().unwrap());
-            let child: u32 = hear(&mut reader).parse().unwrap();
-            assert_eq!(hear(&mut reader), "forked");
+            // The two speak in whatever order they come to it.
+            let said = [hear(&mut reader), hear(&mut reader)];
+            let child = said.iter().find_map(|text| text.parse::<u32>().ok());
+            let child = child.unwrap_or_else(|| panic!("{said:?}"));
+            assert!(said.iter().any(|text| text == "forked"), "{said:?}");
             assert_eq!(service.ps().unwrap().host.slots.len(), 1);
             program.kill().unwrap();
             program.wait().unwrap();

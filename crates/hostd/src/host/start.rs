@@ -1,11 +1,11 @@
 //! Joining the running service, or starting one.
 
 use crate::address::connect_to_service;
-use crate::{Error, sys};
+use crate::{Error, log, sys};
 use oarlock_port::fdpass;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ pub(super) fn join() -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-/// Joins the running service; starts one when there is none.
-pub(super) fn join_or_start() -> Result<OwnedFd, Error> {
+/// Joins the running service; starts one when there is none: `own`, if given, unless `$OARLOCK_HOSTD` names another.
+pub(super) fn join_or_start(own: Option<&Path>) -> Result<OwnedFd, Error> {
     match join() {
         Err(Error::NoService) => {}
         result => return result,
     }
-    let program = find()?;
+    let program = find(own)?;
     let mut service = Started::new(&program)?;
     let deadline = Instant::now() + START_LIMIT;
     loop {
@@ -51,28 +51,34 @@ pub(super) fn join_or_start() -> Result<OwnedFd, Error> {
             };
         }
         if Instant::now() >= deadline {
-            let sentence = format!("it did not answer within {} s", START_LIMIT.as_secs());
+            let log = service.log.as_ref().map_or_else(String::new, |path| {
+                format!("; see {}", Path::new(path).display())
+            });
+            let sentence = format!("it did not answer within {} s{log}", START_LIMIT.as_secs());
             return Err(Error::StartFailed { program, sentence });
         }
     }
 }
 
-/// Finds the service's program: `$OARLOCK_HOSTD`, this program's folder, PATH.
-fn find() -> Result<PathBuf, Error> {
+/// Finds the service's program: `$OARLOCK_HOSTD`, `own`, this program's folder, PATH.
+fn find(own: Option<&Path>) -> Result<PathBuf, Error> {
     let variable = env::var_os(VARIABLE).filter(|value| !value.is_empty());
-    let own = env::current_exe().ok();
-    let folder = own.as_deref().and_then(Path::parent);
-    find_in(variable.as_deref(), folder, env::var_os("PATH").as_deref())
+    let program = env::current_exe().ok();
+    let folder = program.as_deref().and_then(Path::parent);
+    let path = env::var_os("PATH");
+    find_in(variable.as_deref(), own, folder, path.as_deref())
 }
 
 fn find_in(
     variable: Option<&OsStr>,
+    own: Option<&Path>,
     folder: Option<&Path>,
     path: Option<&OsStr>,
 ) -> Result<PathBuf, Error> {
     let mut candidates: Vec<PathBuf> = Vec::new();
     // The service runs in another directory: a relative path is made absolute.
     candidates.extend(variable.and_then(|value| std::path::absolute(value).ok()));
+    candidates.extend(own.and_then(|own| std::path::absolute(own).ok()));
     candidates.extend(folder.map(|folder| folder.join(PROGRAM)));
     if let Some(path) = path {
         candidates.extend(
@@ -104,6 +110,7 @@ fn is_executable(path: &Path) -> bool {
 struct Started {
     stderr: ChildStderr,
     said: Vec<u8>,
+    log: Option<OsString>,
 }
 
 impl Started {
@@ -116,6 +123,11 @@ impl Started {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        let log = log::path_for_service();
+        match &log {
+            Some(path) => command.env(log::LOG_FILE_VARIABLE, path),
+            None => command.env_remove(log::LOG_FILE_VARIABLE),
+        };
         sys::detach(&mut command);
         let failed = |source: std::io::Error| Error::StartFailed {
             program: program.to_owned(),
@@ -128,6 +140,7 @@ impl Started {
         Ok(Self {
             stderr,
             said: Vec::new(),
+            log,
         })
     }
 
@@ -176,14 +189,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_program_is_looked_for_in_three_places_and_all_are_named() {
-        let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    fn the_program_is_looked_for_in_all_places_and_they_are_named() {
+        let folders: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
         let place = |i: usize| folders[i].path().join("oarlock");
         let path = folders[2].path().as_os_str();
         let variable = place(0);
+        let own = place(3);
         let find = || {
             find_in(
                 Some(variable.as_os_str()),
+                Some(&own),
                 Some(folders[1].path()),
                 Some(path),
             )
@@ -198,7 +213,7 @@ mod tests {
             text.contains("$OARLOCK_HOSTD") && text.contains("PATH"),
             "{text}"
         );
-        for i in [2, 1, 0] {
+        for i in [2, 1, 3, 0] {
             std::fs::write(place(i), "").unwrap();
             assert!(
                 find().is_err() || find().unwrap() != place(i),

@@ -16,6 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(super) struct Client {
     pub(super) peer: Peer,
     pub(super) name: String,
+    /// Its process as it says itself, in its own pid namespace.
+    pub(super) own_pid: u32,
     /// Whether it has said hello.
     pub(super) greeted: bool,
     pub(super) slots: Vec<u8>,
@@ -86,6 +88,7 @@ impl Client {
         Self {
             peer,
             name: String::new(),
+            own_pid: 0,
             greeted: false,
             slots: Vec::new(),
             captures: Vec::new(),

@@ -5,6 +5,7 @@ use super::identity::device_guid;
 use crate::Error;
 use oarlock_cma::{Device, Limits};
 use oarlock_port::netlink::{self, Interface};
+use oarlock_port::{MEM_IFINDEX, MemHost};
 use oarlock_ucm::proto::DeviceInfo;
 use oarlock_wire::{Guid, Mtu};
 use std::collections::{HashMap, HashSet};
@@ -14,8 +15,9 @@ use std::net::IpAddr;
 #[derive(Debug)]
 pub(super) struct Devices {
     guid: Guid,
-    /// Numbers given so far, by interface: a device keeps its number while the service lives.
-    numbers: HashMap<u32, u32>,
+    /// Numbers given so far, by the interface's name: a device keeps its number while the service lives, and has it again
+    /// when it reappears.
+    numbers: HashMap<String, u32>,
     pub(super) list: Vec<Device>,
     pub(super) interfaces: Vec<Interface>,
     /// Addresses of this host, whose management datagrams need not leave the service.
@@ -24,12 +26,24 @@ pub(super) struct Devices {
     pub(super) without_device: Vec<IpAddr>,
     /// Interfaces that were left to a kernel RDMA device, with its name.
     pub(super) skipped: Vec<(String, String)>,
+    /// Whether packets between programs of this host pass: on the real port that takes the loopback interface.
+    pub(super) passes_within: bool,
+}
+
+/// What a look at the interfaces has found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing new.
+    Same,
+    /// The devices have changed. These, by number, are others than before although name and number are the same: their
+    /// interfaces were deleted and made anew.
+    Changed { replaced: Vec<u32> },
 }
 
 impl Devices {
-    /// Looks at the interfaces of this network namespace.
-    pub(super) fn of_namespace(guid: Guid) -> Result<Self, Error> {
-        let mut devices = Self {
+    /// Of interfaces that [`take`](Self::take) will tell.
+    pub(super) fn new(guid: Guid) -> Self {
+        Self {
             guid,
             numbers: HashMap::new(),
             list: Vec::new(),
@@ -37,76 +51,74 @@ impl Devices {
             own: HashSet::new(),
             without_device: Vec::new(),
             skipped: Vec::new(),
-        };
-        devices.refresh()?;
-        if !devices
-            .interfaces
-            .iter()
-            .any(|interface| interface.loopback && interface.up)
-        {
-            return Err(Error::LoopbackDown);
-        }
-        Ok(devices)
-    }
-
-    /// The only device of an in-memory host.
-    pub(super) fn in_memory(guid: Guid, addresses: &[IpAddr]) -> Self {
-        let interface = Interface {
-            index: 1,
-            name: "mem0".to_owned(),
-            mtu: MEMORY_MTU,
-            up: true,
-            loopback: addresses.iter().any(IpAddr::is_loopback),
-            hardware: Vec::new(),
-            addresses: addresses
-                .iter()
-                .map(|ip| netlink::Address {
-                    ip: *ip,
-                    prefix_len: 0,
-                })
-                .collect(),
-            kernel_rdma: None,
-        };
-        let list = vec![device(guid, 0, &interface)];
-        Self {
-            guid,
-            numbers: HashMap::from([(interface.index, 0)]),
-            list,
-            interfaces: vec![interface],
-            own: addresses.iter().copied().collect(),
-            without_device: Vec::new(),
-            skipped: Vec::new(),
+            passes_within: true,
         }
     }
 
-    /// Looks at the interfaces again; whether the devices have changed.
-    pub(super) fn refresh(&mut self) -> Result<bool, Error> {
+    /// Looks at the interfaces of this network namespace.
+    pub(super) fn look_at_namespace(&mut self) -> Result<Found, Error> {
         let interfaces =
             netlink::interfaces().map_err(Error::system("list the network interfaces"))?;
         if interfaces == self.interfaces {
-            return Ok(false);
+            return Ok(Found::Same);
         }
         let default =
             netlink::default_route_interface().map_err(Error::system("find the default route"))?;
-        self.take(interfaces, default);
-        Ok(true)
+        let found = self.take(interfaces, default);
+        let passes = self.interfaces.iter().any(|lo| lo.loopback && lo.up);
+        if !passes && self.passes_within {
+            tracing::warn!("{}", Error::LoopbackDown);
+        }
+        self.passes_within = passes;
+        Ok(found)
     }
 
-    fn take(&mut self, interfaces: Vec<Interface>, default: Option<u32>) {
+    /// Looks at the interface of an in-memory host.
+    pub(super) fn look_at_memory(&mut self, host: &MemHost) -> Found {
+        let addresses = host.addresses();
+        let interface = Interface {
+            index: MEM_IFINDEX,
+            name: "mem0".to_owned(),
+            mtu: MEMORY_MTU,
+            up: host.has_device(),
+            loopback: addresses.iter().any(IpAddr::is_loopback),
+            hardware: Vec::new(),
+            addresses: addresses
+                .into_iter()
+                .map(|ip| netlink::Address { ip, prefix_len: 0 })
+                .collect(),
+            kernel_rdma: None,
+        };
+        let interfaces = vec![interface];
+        if interfaces == self.interfaces {
+            return Found::Same;
+        }
+        self.take(interfaces, None)
+    }
+
+    fn take(&mut self, interfaces: Vec<Interface>, default: Option<u32>) -> Found {
         let mut usable: Vec<&Interface> = Vec::new();
         self.own.clear();
         self.without_device.clear();
-        self.skipped.clear();
+        let mut skipped = Vec::new();
         for interface in &interfaces {
-            self.own
-                .extend(interface.addresses.iter().map(|address| address.ip));
+            if interface.up {
+                self.own
+                    .extend(interface.addresses.iter().map(|address| address.ip));
+            }
             match &interface.kernel_rdma {
                 Some(rdma) if !interface.loopback => {
                     self.without_device
                         .extend(interface.addresses.iter().map(|address| address.ip));
-                    self.skipped.push((interface.name.clone(), rdma.clone()));
+                    skipped.push((interface.name.clone(), rdma.clone()));
                 }
-                _ if interface.up && !interface.addresses.is_empty() => usable.push(interface),
+                // A device that has lost its last address stays: who is bound to the address hears of that.
+                _ if interface.up
+                    && (!interface.addresses.is_empty()
+                        || self.numbers.contains_key(&interface.name)) =>
+                {
+                    usable.push(interface);
+                }
                 _ => {}
             }
         }
@@ -115,14 +127,27 @@ impl Devices {
         let mut list = Vec::with_capacity(usable.len());
         for interface in usable {
             let next = self.numbers.len() as u32;
-            let number = *self.numbers.entry(interface.index).or_insert(next);
+            let number = *self.numbers.entry(interface.name.clone()).or_insert(next);
             list.push(device(self.guid, number, interface));
         }
-        for (interface, rdma) in &self.skipped {
-            tracing::warn!("interface {interface} is left to the kernel's RDMA device {rdma}");
+        for entry @ (interface, rdma) in &skipped {
+            if !self.skipped.contains(entry) {
+                tracing::warn!("interface {interface} is left to the kernel's RDMA device {rdma}");
+            }
         }
+        let is_another = |device: &&Device| {
+            let before = self.list.iter().find(|before| before.index == device.index);
+            before.is_some_and(|before| before.ifindex != device.ifindex)
+        };
+        let replaced = list
+            .iter()
+            .filter(is_another)
+            .map(|device| device.index)
+            .collect();
+        self.skipped = skipped;
         self.list = list;
         self.interfaces = interfaces;
+        Found::Changed { replaced }
     }
 
     /// Whether datagrams to this address are for this host.
@@ -164,7 +189,7 @@ fn device(host: Guid, index: u32, interface: &Interface) -> Device {
     Device {
         index,
         name: format!("soft_{}", interface.name),
-        guid: device_guid(host, interface.index),
+        guid: device_guid(host, &interface.name),
         port_num: 1,
         ifindex: interface.index,
         is_loopback: interface.loopback,
@@ -206,8 +231,7 @@ mod tests {
 
     #[test]
     fn the_default_routes_device_is_first_and_loopback_last_and_numbers_stay() {
-        let mut devices = Devices::in_memory(Guid(1), &["192.0.2.9".parse().unwrap()]);
-        devices.numbers.clear();
+        let mut devices = Devices::new(Guid(1));
         let lo = interface(1, "lo", "127.0.0.1");
         let (eth0, eth1) = (
             interface(2, "eth0", "192.0.2.1"),
@@ -245,5 +269,61 @@ mod tests {
             expected.map(|(name, index)| (name.to_owned(), index))
         );
         assert!(!devices.is_own("198.51.100.1".parse().unwrap()));
+    }
+
+    /// An interface that was deleted and made anew has its number again, and is told apart from one that has stayed.
+    #[test]
+    fn a_device_that_reappears_has_its_number_and_is_known_for_another() {
+        let mut devices = Devices::new(Guid(1));
+        let lo = interface(1, "lo", "127.0.0.1");
+        let numbers = |devices: &Devices| -> Vec<u32> {
+            devices.list.iter().map(|device| device.index).collect()
+        };
+        let changed = |replaced: &[u32]| Found::Changed {
+            replaced: replaced.to_vec(),
+        };
+        let eth0 = interface(2, "eth0", "192.0.2.1");
+        devices.take(vec![lo.clone(), eth0.clone()], None);
+        let guid = devices.list[0].guid;
+        devices.take(vec![lo.clone()], None);
+        assert_eq!(numbers(&devices), [1]);
+        let again = Interface { index: 7, ..eth0 };
+        assert_eq!(
+            devices.take(vec![lo.clone(), again.clone()], None),
+            changed(&[])
+        );
+        assert_eq!(
+            (numbers(&devices), devices.list[0].guid),
+            (vec![0, 1], guid)
+        );
+        let at_once = Interface {
+            index: 8,
+            ..again.clone()
+        };
+        assert_eq!(
+            devices.take(vec![lo.clone(), at_once.clone()], None),
+            changed(&[0])
+        );
+        // Without its last address the device is still there; down, it has gone, and its addresses are nobody's.
+        let bare = Interface {
+            addresses: Vec::new(),
+            ..at_once.clone()
+        };
+        devices.take(vec![lo.clone(), bare], None);
+        assert_eq!(
+            (numbers(&devices), devices.list[0].addresses.len()),
+            (vec![0, 1], 0)
+        );
+        let down = Interface {
+            up: false,
+            ..at_once
+        };
+        devices.take(vec![lo.clone(), down], None);
+        assert_eq!(numbers(&devices), [1]);
+        // One that has never had an address is no device.
+        let mut fresh = interface(9, "eth9", "192.0.2.9");
+        fresh.addresses.clear();
+        devices.take(vec![lo, fresh], None);
+        assert_eq!(numbers(&devices), [1]);
     }
 }

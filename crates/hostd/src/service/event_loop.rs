@@ -1,11 +1,13 @@
 //! The loop: what is ready, to whom it goes, what comes out.
 
 use super::clients::{self, Client, Grant};
+use super::devices::Found;
 use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
 use super::{ServiceConfig, identity, requests};
 use crate::{Error, Patience, sys};
+use oarlock_cma::{Device, MembershipAction};
 use oarlock_port::fdpass;
 use oarlock_port::fork::ForkGuard;
 use oarlock_ucm::proto::{MAX_MESSAGE, NO_ANSWER, Refusal, Reply};
@@ -118,9 +120,8 @@ impl Service {
             counters: ServiceCounters::default(),
         };
         service.watch(Source::Port, &service.network.port, epoll::EventFlags::IN)?;
-        if let Some(monitor) = &service.network.monitor {
-            service.watch(Source::Interfaces, monitor, epoll::EventFlags::IN)?;
-        }
+        let changes = service.network.changes_fd();
+        service.watch(Source::Interfaces, changes, epoll::EventFlags::IN)?;
         Ok(service)
     }
 
@@ -193,6 +194,8 @@ impl Service {
             self.poll(&mut events, timeout);
             let busy = !events.is_empty();
             self.counters.turns += u64::from(busy);
+            // What a program asks after a change is answered after it.
+            events.sort_by_key(|event| event.data.u64() != Source::Interfaces.number());
             for event in events.drain(..) {
                 if let Some(source) = Source::from_number(event.data.u64()) {
                     self.dispatch(source, event.flags);
@@ -243,16 +246,7 @@ impl Service {
         match source {
             Source::Listener => self.accept(),
             Source::Signals => self.stopping = true,
-            Source::Interfaces => {
-                if self
-                    .network
-                    .monitor
-                    .as_ref()
-                    .is_some_and(|monitor| monitor.take_changes())
-                {
-                    self.refresh_devices();
-                }
-            }
+            Source::Interfaces => self.notice_changes(),
             Source::Port => {
                 let now = self.now();
                 self.qp1.receive(now, &self.network.port, &mut self.ucm);
@@ -310,6 +304,12 @@ impl Service {
             while let Some(lookup) = self.ucm.poll_lookup() {
                 let answer = self.network.look_up(&lookup);
                 self.ucm.handle_lookup(now, lookup.token, answer);
+            }
+            while let Some(change) = self.ucm.poll_membership() {
+                let outcome = self.network.change_membership(&change);
+                if change.action == MembershipAction::Join {
+                    self.ucm.handle_membership(now, change.token, outcome);
+                }
             }
             while let Some(transmit) = self.ucm.poll_transmit() {
                 let within_host = self.network.devices.is_own(transmit.av.remote.to_ip());
@@ -548,16 +548,30 @@ impl Service {
         self.network.port.set_captures(captures);
     }
 
+    /// Looks at the interfaces again if something has changed there.
+    pub(super) fn notice_changes(&mut self) {
+        if self.network.take_changes() {
+            self.refresh_devices();
+        }
+    }
+
     /// Looks at the interfaces again.
     pub(super) fn refresh_devices(&mut self) {
-        // In memory nothing changes. A failed look leaves things as they were; the next one comes.
-        if self.network.monitor.is_some() && matches!(self.network.devices.refresh(), Ok(true)) {
-            let now = self.now();
-            self.ucm.set_devices(now, self.network.devices.list.clone());
-            self.ucm
-                .set_addresses_without_device(self.network.devices.without_device.clone());
-            self.set_captures();
+        // A failed look leaves things as they were; the next one comes.
+        let Ok(Found::Changed { replaced }) = self.network.look_again() else {
+            return;
+        };
+        let now = self.now();
+        let devices = &self.network.devices;
+        if !replaced.is_empty() {
+            let is_same = |device: &&Device| !replaced.contains(&device.index);
+            let same = devices.list.iter().filter(is_same).cloned().collect();
+            self.ucm.set_devices(now, same);
         }
+        self.ucm.set_devices(now, devices.list.clone());
+        self.ucm
+            .set_addresses_without_device(devices.without_device.clone());
+        self.set_captures();
     }
 
     /// Every counter there is, by name.
@@ -572,6 +586,8 @@ impl Service {
             ("turns", self.counters.turns),
             ("sleeps", self.counters.sleeps),
             ("slots_held", self.network.held_slots() as u64),
+            ("slots_rxq_overflow", self.network.dropped_in_slots()),
+            ("group_memberships", self.network.memberships() as u64),
             (
                 "interfaces_left_to_kernel_rdma",
                 self.network.devices.skipped.len() as u64,

@@ -30,7 +30,7 @@ pub(super) fn random_guid() -> Result<Guid, Error> {
 }
 
 /// The GUID of a device of the host.
-pub(super) fn device_guid(host: Guid, interface: u32) -> Guid {
+pub(super) fn device_guid(host: Guid, interface: &str) -> Guid {
     guid((host, interface))
 }
 

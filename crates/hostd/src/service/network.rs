@@ -1,17 +1,18 @@
 //! What the service's host is on: the real port, or an in-memory wire. Slots and routes come from here.
 
-use super::devices::Devices;
+use super::devices::{Devices, Found};
 use super::identity;
 use crate::{Error, sys};
-use oarlock_cma::{Errno, Lookup, LookupError, Route};
+use oarlock_cma::{Errno, Lookup, LookupError, Membership, MembershipAction, Route};
 use oarlock_port::netlink::{self, Monitor, RouteQuery};
 use oarlock_port::{
-    ForwardToken, MemHost, Port, Renewal, SERVICE_SLOT, SPARE_SLOT, UdpPort, UdpSlots,
+    ForwardToken, GroupKeeper, MEM_IFINDEX, MemChanges, MemHost, Port, Renewal, SERVICE_SLOT,
+    SPARE_SLOT, UdpPort, UdpSlots,
 };
 use oarlock_wire::Guid;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Slot 0's endpoint, the devices, and the slots that can be lent.
 #[derive(Debug)]
@@ -19,12 +20,13 @@ pub(super) struct Network {
     pub(super) guid: Guid,
     pub(super) port: Port,
     pub(super) devices: Devices,
-    pub(super) monitor: Option<Monitor>,
     kind: Kind,
     /// Slots that nobody has, the one that was given back longest ago first.
     free: VecDeque<u8>,
     /// Slots that were given back while somebody still holds a copy of the socket.
     held: Vec<u8>,
+    /// Datagrams that slots which were given back had no room for.
+    dropped_before: u64,
 }
 
 #[derive(Debug)]
@@ -32,8 +34,10 @@ enum Kind {
     Udp {
         slots: UdpSlots,
         token: ForwardToken,
+        monitor: Monitor,
+        groups: GroupKeeper,
     },
-    Memory(MemHost),
+    Memory(MemHost, MemChanges),
 }
 
 impl Network {
@@ -49,29 +53,95 @@ impl Network {
             .map_err(Error::system("copy the socket of slot 0"))?;
         let port = UdpPort::new(SERVICE_SLOT, own, token)
             .map_err(Error::system("use the socket of slot 0"))?;
+        // Listening before looking: no change falls in between.
+        let monitor = Monitor::new().map_err(Error::system("watch the network interfaces"))?;
         let guid = identity::namespace_guid();
-        Ok(Self {
-            guid,
-            port: Port::Udp(port),
-            devices: Devices::of_namespace(guid)?,
-            monitor: Some(Monitor::new().map_err(Error::system("watch the network interfaces"))?),
-            kind: Kind::Udp { slots, token },
-            free: free_slots()?,
-            held: Vec::new(),
-        })
+        let mut devices = Devices::new(guid);
+        devices.look_at_namespace()?;
+        if !devices.passes_within {
+            return Err(Error::LoopbackDown);
+        }
+        let kind = Kind::Udp {
+            slots,
+            token,
+            monitor,
+            groups: GroupKeeper::new(),
+        };
+        Self::new(guid, Port::Udp(port), devices, kind)
     }
 
     pub(super) fn memory(host: MemHost) -> Result<Self, Error> {
+        let changes = host.changes()?;
         let guid = identity::random_guid()?;
+        let mut devices = Devices::new(guid);
+        devices.look_at_memory(&host);
+        let port = Port::Mem(host.open(SERVICE_SLOT)?);
+        Self::new(guid, port, devices, Kind::Memory(host, changes))
+    }
+
+    fn new(guid: Guid, port: Port, devices: Devices, kind: Kind) -> Result<Self, Error> {
         Ok(Self {
             guid,
-            port: Port::Mem(host.open(SERVICE_SLOT)?),
-            devices: Devices::in_memory(guid, &host.addresses()),
-            monitor: None,
-            kind: Kind::Memory(host),
+            port,
+            devices,
+            kind,
             free: free_slots()?,
             held: Vec::new(),
+            dropped_before: 0,
         })
+    }
+
+    /// A descriptor that is readable when interfaces or addresses have changed.
+    pub(super) fn changes_fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Udp { monitor, .. } => monitor.as_fd(),
+            Kind::Memory(_, changes) => changes.as_fd(),
+        }
+    }
+
+    /// Takes the news off that descriptor; whether there was any.
+    pub(super) fn take_changes(&self) -> bool {
+        match &self.kind {
+            Kind::Udp { monitor, .. } => monitor.take_changes(),
+            Kind::Memory(_, changes) => changes.take(),
+        }
+    }
+
+    /// Looks at the interfaces again.
+    pub(super) fn look_again(&mut self) -> Result<Found, Error> {
+        match &self.kind {
+            Kind::Udp { .. } => self.devices.look_at_namespace(),
+            Kind::Memory(host, _) => Ok(self.devices.look_at_memory(host)),
+        }
+    }
+
+    /// Makes an interface join or leave a multicast group. Datagrams to the group reach programs by their own slots' memberships;
+    /// this one is what the network is told as long as anybody is a member.
+    pub(super) fn change_membership(&mut self, change: &Membership) -> Result<(), Errno> {
+        let (group, ifindex) = (change.group, change.ifindex);
+        match (&mut self.kind, change.action) {
+            (Kind::Udp { groups, .. }, MembershipAction::Join) => groups
+                .join(group, ifindex)
+                .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+            (Kind::Udp { groups, .. }, _) => {
+                groups.leave(group, ifindex);
+                Ok(())
+            }
+            (Kind::Memory(host, _), MembershipAction::Join)
+                if ifindex != MEM_IFINDEX || !host.has_device() =>
+            {
+                Err(Errno(libc::ENODEV))
+            }
+            (Kind::Memory(..), _) => Ok(()),
+        }
+    }
+
+    /// Number of memberships that are kept.
+    pub(super) fn memberships(&self) -> usize {
+        match &self.kind {
+            Kind::Udp { groups, .. } => groups.len(),
+            Kind::Memory(..) => 0,
+        }
     }
 
     /// Takes a slot and, on the real port, a copy of its socket; nothing when all are taken.
@@ -83,8 +153,8 @@ impl Network {
             return Ok(None);
         };
         match &self.kind {
-            Kind::Memory(_) => Ok(Some((slot, None, 0))),
-            Kind::Udp { slots, token } => {
+            Kind::Memory(..) => Ok(Some((slot, None, 0))),
+            Kind::Udp { slots, token, .. } => {
                 let socket = slots
                     .socket(slot)
                     .expect("a slot on the free list has its socket");
@@ -102,12 +172,15 @@ impl Network {
     /// Takes a slot back: renewed at once, or as soon as nobody holds its socket any more.
     pub(super) fn release_slot(&mut self, slot: u8) {
         match &mut self.kind {
-            Kind::Memory(_) => self.free.push_back(slot),
-            Kind::Udp { slots, .. } => match slots.renew(slot) {
-                Ok(Renewal::Ready) => self.free.push_back(slot),
-                // An error leaves the slot to a later attempt as well.
-                _ => self.held.push(slot),
-            },
+            Kind::Memory(..) => self.free.push_back(slot),
+            Kind::Udp { slots, .. } => {
+                self.dropped_before += slots.dropped(slot);
+                match slots.renew(slot) {
+                    Ok(Renewal::Ready) => self.free.push_back(slot),
+                    // An error leaves the slot to a later attempt as well.
+                    _ => self.held.push(slot),
+                }
+            }
         }
     }
 
@@ -133,11 +206,23 @@ impl Network {
         self.held.len()
     }
 
+    /// Datagrams that the queues of programs' slots had no room for.
+    pub(super) fn dropped_in_slots(&self) -> u64 {
+        let lent = match &self.kind {
+            Kind::Udp { slots, .. } => (SERVICE_SLOT + 1..SPARE_SLOT)
+                .map(|slot| slots.dropped(slot))
+                .sum(),
+            // Every endpoint counts its own.
+            Kind::Memory(..) => 0,
+        };
+        self.dropped_before + lent
+    }
+
     /// Answers a route lookup.
     pub(super) fn look_up(&self, lookup: &Lookup) -> Result<Route, LookupError> {
         match &self.kind {
             Kind::Udp { .. } => self.ask_kernel(lookup),
-            Kind::Memory(host) => route_in_memory(host, lookup),
+            Kind::Memory(host, _) => route_in_memory(host, lookup),
         }
     }
 
@@ -148,8 +233,15 @@ impl Network {
             interface: lookup.scope_id,
             traffic_class: lookup.tos,
         };
+        let down = LookupError::Unreachable(Errno(libc::ENETDOWN));
+        if !self.devices.passes_within && lookup.destination.is_loopback() {
+            return Err(down);
+        }
         let route = netlink::route(&query, &self.devices.interfaces)
             .map_err(|error| LookupError::Unreachable(Errno(error.raw_os_error())))?;
+        if route.is_local && !self.devices.passes_within {
+            return Err(down);
+        }
         Ok(Route {
             source: route.source,
             ifindex: route.interface,
@@ -161,13 +253,14 @@ impl Network {
     }
 }
 
-/// On an in-memory wire every host is a neighbour.
+/// On an in-memory wire every host is a neighbour, and every group can be reached.
 fn route_in_memory(host: &MemHost, lookup: &Lookup) -> Result<Route, LookupError> {
     let destination = lookup.destination.to_canonical();
     let own = host.addresses();
     let is_local = own.contains(&destination);
     let unreachable = LookupError::Unreachable(Errno(libc::ENETUNREACH));
-    if !is_local && !host.wire().has_address(destination) {
+    let is_there = destination.is_multicast() || host.wire().has_address(destination);
+    if !host.has_device() || !is_there {
         return Err(unreachable);
     }
     let same_family = |ip: &&IpAddr| ip.is_ipv4() == destination.is_ipv4();
@@ -176,13 +269,14 @@ fn route_in_memory(host: &MemHost, lookup: &Lookup) -> Result<Route, LookupError
         None if is_local => Some(destination),
         None => own.iter().find(same_family).copied(),
     };
+    let source = source.ok_or(unreachable)?;
     Ok(Route {
-        source: source.ok_or(unreachable)?,
-        ifindex: 1,
+        source,
+        ifindex: MEM_IFINDEX,
         gateway: None,
         hop_limit: 64,
         mtu: 0,
-        is_local,
+        is_local: is_local || (destination.is_multicast() && source.is_loopback()),
     })
 }
 

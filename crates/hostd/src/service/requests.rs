@@ -116,7 +116,7 @@ impl Service {
         }
         let done = || Ok((Reply::Done, Vec::new()));
         match request {
-            Request::Hello { name, .. } => self.greet(id, name),
+            Request::Hello { pid, name } => self.greet(id, pid, name),
             Request::OpenChannel => self.open_channel(id),
             Request::CloseChannel { token } => {
                 self.own_file(id, token)?;
@@ -165,7 +165,7 @@ impl Service {
         }
     }
 
-    fn greet(&mut self, id: u32, name: String) -> Result<Answer, Refusal> {
+    fn greet(&mut self, id: u32, own_pid: u32, name: String) -> Result<Answer, Refusal> {
         let uid = rustix::process::geteuid().as_raw();
         let client = self
             .clients
@@ -174,6 +174,7 @@ impl Service {
         let lifeline = client.make_lifeline().map_err(|error| system(&error))?;
         client.greeted = true;
         client.name = name;
+        client.own_pid = own_pid;
         let hello = Hello {
             pid: std::process::id(),
             uid,
@@ -182,7 +183,20 @@ impl Service {
         Ok((Reply::Hello(hello), vec![lifeline]))
     }
 
+    /// What needs packets between programs of this host is refused while none can pass.
+    fn check_passage(&mut self) -> Result<(), Refusal> {
+        self.notice_changes();
+        if self.network.devices.passes_within {
+            return Ok(());
+        }
+        Err(Refusal {
+            code: RefusalCode::SYSTEM,
+            sentence: Error::LoopbackDown.to_string(),
+        })
+    }
+
     fn open_channel(&mut self, id: u32) -> Result<Answer, Refusal> {
+        self.check_passage()?;
         let (pipe, theirs) = Pipe::new(id).map_err(|error| system(&error))?;
         let file = self.ucm.open(Owner(id)).map_err(|failure| Refusal {
             code: RefusalCode::LIMIT,
@@ -217,6 +231,7 @@ impl Service {
     }
 
     fn take_slot(&mut self, id: u32) -> Result<Answer, Refusal> {
+        self.check_passage()?;
         let taken = self.network.take_slot().map_err(|source| {
             system(&Error::System {
                 what: "copy a slot's socket",
@@ -283,6 +298,7 @@ impl Service {
     fn host_info(&self) -> HostInfo {
         let client = |client: &clients::Client| ClientInfo {
             pid: client.peer.pid,
+            own_pid: client.own_pid,
             name: client.name[..client.name.floor_char_boundary(MAX_NAME)].to_owned(),
             slot: client.slots.first().copied(),
         };

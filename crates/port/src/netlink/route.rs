@@ -36,7 +36,7 @@ pub struct Route {
     pub hop_limit: u8,
     /// Largest IP packet.
     pub mtu: u32,
-    /// Whether the destination is on this host.
+    /// Whether the destination is on this host. So is a group that is reached by the loopback interface.
     pub is_local: bool,
 }
 
@@ -140,6 +140,10 @@ pub fn route(query: &RouteQuery, interfaces: &[Interface]) -> Result<Route, Rout
     };
     let owner = owner(interfaces, is_local.then_some(destination));
     let interface = owner.map_or(out, |owner| owner.index);
+    let by_loopback = interfaces
+        .iter()
+        .any(|lo| lo.loopback && lo.index == interface);
+    let is_local = is_local || (destination.is_multicast() && by_loopback);
     let mtu = mtu.or_else(|| {
         interfaces
             .iter()
@@ -178,7 +182,7 @@ fn on_loopback(query: &RouteQuery, interfaces: &[Interface]) -> Option<Route> {
         gateway: None,
         hop_limit: DEFAULT_HOP_LIMIT,
         mtu: lo.mtu,
-        is_local: false,
+        is_local: true,
     })
 }
 
@@ -365,7 +369,8 @@ mod tests {
                         ..query(destination)
                     };
                     let found = route(&query, &interfaces).unwrap();
-                    assert!(!found.is_local && found.gateway.is_none());
+                    assert_eq!(found.is_local, source.is_loopback());
+                    assert!(found.gateway.is_none());
                     assert_eq!((found.source, found.hop_limit), (source, 64));
                     let name = interfaces
                         .iter()
