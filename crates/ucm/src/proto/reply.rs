@@ -208,12 +208,15 @@ pub struct PortInfo {
 /// One client of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// Its process.
+    /// Its process; 0: the program is in another process namespace, and has no number in the service's.
     pub pid: u32,
     /// The program's name.
     pub name: String,
     /// Its slot, once it has taken one.
     pub slot: Option<u8>,
+    /// The process number that it gave itself, which is another one than `pid` in another process namespace; 0 before it
+    /// is known, and from a service before version 1.1.
+    pub own_pid: u32,
 }
 
 /// One identifier, as `oarlock ps` shows it.
@@ -221,7 +224,7 @@ pub struct ClientInfo {
 pub struct IdInfo {
     /// Its number.
     pub id: u32,
-    /// The process whose channel it is on.
+    /// The process whose channel it is on; 0: the program is in another process namespace.
     pub pid: u32,
     /// Its port space.
     pub ps: u16,
@@ -507,9 +510,9 @@ impl IdPage {
     /// As many of `ids`, which come in the order of their numbers, as fit.
     #[must_use]
     pub fn fill(host: Option<HostInfo>, ids: impl IntoIterator<Item = IdInfo>) -> Self {
-        let taken = host
-            .as_ref()
-            .map_or(0, |host| written_len(|w| host.write(w)));
+        let taken = host.as_ref().map_or(0, |host| {
+            written_len(|w| host.write(w)) + 4 * host.written_clients().len()
+        });
         let (ids, more) = fitting(PAGE_ROOM - taken, ids, |id: &IdInfo, w: &mut Writer| {
             id.write(w);
             id.write_since_1_1(w);
@@ -527,10 +530,13 @@ impl IdPage {
         for id in &self.ids {
             id.write_since_1_1(w);
         }
+        for client in self.host.iter().flat_map(HostInfo::written_clients) {
+            w.u32(client.own_pid);
+        }
     }
 
     fn read(r: &mut Reader<'_>, since_1_1: bool) -> Result<Self, Malformed> {
-        let host = r.option("service", |r, _| HostInfo::read(r))?;
+        let mut host = r.option("service", |r, _| HostInfo::read(r))?;
         let count = r.count("number of identifiers", MAX_MESSAGE, IdInfo::LEAST)?;
         let mut ids = Vec::with_capacity(count);
         for _ in 0..count {
@@ -541,6 +547,9 @@ impl IdPage {
             for id in &mut ids {
                 id.read_since_1_1(r)?;
             }
+            for client in host.iter_mut().flat_map(|host| &mut host.clients) {
+                client.own_pid = r.u32("own process")?;
+            }
         }
         Ok(Self { host, ids, more })
     }
@@ -549,6 +558,10 @@ impl IdPage {
 impl HostInfo {
     /// No host has more slots than this, and a client without a slot is rare; the list is cut there.
     const MAX_CLIENTS: usize = 512;
+
+    fn written_clients(&self) -> &[ClientInfo] {
+        &self.clients[..self.clients.len().min(Self::MAX_CLIENTS)]
+    }
 
     fn write(&self, w: &mut Writer) {
         w.u32(self.pid);
@@ -561,7 +574,7 @@ impl HostInfo {
             w.u16(port.port);
         }
         w.u32(self.port_count);
-        let clients = &self.clients[..self.clients.len().min(Self::MAX_CLIENTS)];
+        let clients = self.written_clients();
         w.count(clients.len());
         for client in clients {
             w.u32(client.pid);
@@ -602,6 +615,7 @@ impl HostInfo {
                 pid: r.u32("process")?,
                 name: r.text("program name", MAX_NAME)?,
                 slot: r.option("slot", Reader::u8)?,
+                own_pid: 0,
             });
         }
         let count = r.count("number of counters", MAX_COUNTERS, 4 + 8)?;

@@ -88,6 +88,7 @@ fn replies() -> Vec<Reply> {
             pid: 12,
             name: "demo".into(),
             slot: Some(1),
+            own_pid: 2,
         }],
         slots: vec![1],
         ports: vec![PortInfo {
@@ -440,7 +441,8 @@ fn the_largest_reply_fits_in_a_message() {
             ClientInfo {
                 pid: 1,
                 name: "n".repeat(MAX_NAME),
-                slot: Some(1)
+                slot: Some(1),
+                own_pid: 1,
             };
             2000
         ],
