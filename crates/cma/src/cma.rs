@@ -318,6 +318,7 @@ impl Cma {
                 .map(|path| path.av)
                 .or(ident.resolution.map(|resolution| resolution.av)),
             path: ident.path,
+            alternate: ident.alternate,
             qkey: ident.qkey,
             multicasts: ident.multicasts.iter().copied().collect(),
             qpn: connection.and_then(|connection| connection.role.local_qpn()),

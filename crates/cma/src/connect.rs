@@ -1,21 +1,26 @@
-//! The calls of a connection: connect, listen, accept, establish, reject, disconnect, notify.
+//! The calls of a connection: connect, listen, accept, establish, reject, notify.
 
-use crate::identifier::{Answer, Asked, Connection, Identifier, Listening, Role};
+use crate::identifier::{Answer, Asked, Connection, Identifier, Listening, Role, Standing};
 use crate::{
-    AsyncEvent, Cma, ConnectParam, Disconnect, Error, Id, LimitOwner, Limits, PRIVATE_DATA_ACCEPT,
-    PRIVATE_DATA_CONNECT, PRIVATE_DATA_REJECT, State,
+    AsyncEvent, Cma, ConnectParam, Error, Id, LimitOwner, Limits, PRIVATE_DATA_ACCEPT,
+    PRIVATE_DATA_CONNECT, PRIVATE_DATA_REJECT, QpType, State,
 };
-use oarlock_cm::{AcceptParams, ConnId, ConnectParams, StateName, ack_timeout};
-use oarlock_wire::{IpCmHeader, RejReason, ServiceId, Time};
+use oarlock_cm::{AcceptParams, ConnId, ConnectParams, Failover, StateName, ack_timeout};
+use oarlock_wire::{Ece, IpCmHeader, QKey, RejReason, ServiceId, Time};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 impl Cma {
     /// Sends a REQ to the service that the path leads to. The outcome is CONNECT_RESPONSE, after which [`establish`](Self::establish)
     /// is due, REJECTED or UNREACHABLE.
     ///
+    /// A UD identifier sends a SIDR_REQ. Its outcome is ESTABLISHED, with what datagrams to the peer are addressed with;
+    /// UNREACHABLE, also if the peer refuses (the status is its own then); or ADDR_ERROR if the peer's Q_Key is another than
+    /// the identifier's. Reads, flow control and retries have no meaning for it.
+    ///
     /// # Errors
     /// `NoDevice`, `WrongState`; `ResponderResources` and `InitiatorDepth` against the device's limits;
-    /// `PrivateDataTooLong`; `TooManyConnections`, `ChannelFull`.
+    /// `PrivateDataTooLong`; `QKeyWithoutDatagrams`, `QKeyMismatch`; `EceVendorId`, `EceNotCarried`; `PathSource` if the
+    /// address of a UD identifier has gone; `TooManyConnections`, `ChannelFull`.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&mut self, now: Time, id: Id, param: ConnectParam) -> Result<(), Error> {
         let call = "connect";
@@ -31,18 +36,19 @@ impl Cma {
                 wanted: "ROUTE_RESOLVED",
             });
         };
-        check_depths(&param, &limits, LimitOwner::Device)?;
-        check_private_data(call, &param.private_data, PRIVATE_DATA_CONNECT)?;
-        self.check_room(id, 1)?;
         let header = IpCmHeader {
             source_port: local.port(),
             source: local.ip(),
             destination: remote.ip(),
         };
-        let mut header_bytes = [0; IpCmHeader::LEN];
-        header.emit(&mut header_bytes);
-        let mut private_data = header_bytes.to_vec();
-        private_data.extend_from_slice(&param.private_data);
+        if ident.qp_type == QpType::UD {
+            return self.connect_datagrams(now, id, &path, &header, param);
+        }
+        check_depths(&param, &limits, LimitOwner::Device)?;
+        check_qkey(call, param.qkey)?;
+        check_ece(call, param.ece)?;
+        check_private_data(call, &param.private_data, PRIVATE_DATA_CONNECT)?;
+        self.check_room(id, 1)?;
         let options = ident.options;
         let base = ConnectParams::new(path.av, path.service_id, param.qpn, ident.starting_psn);
         let request = ConnectParams {
@@ -56,7 +62,8 @@ impl Cma {
             packet_life_time: path.packet_life_time,
             local_ack_timeout: ack_timeout(limits.local_ca_ack_delay, path.packet_life_time),
             pkey: path.pkey,
-            private_data,
+            ece: param.ece,
+            private_data: with_header(&header, &param.private_data),
             response_timeout: options
                 .cm_response_timeout
                 .unwrap_or(self.config.cm_response_timeout),
@@ -76,19 +83,31 @@ impl Cma {
             initiator_depth: param.initiator_depth,
             retry_count: param.retry_count,
         };
+        let role = Role::Active {
+            asked,
+            response: None,
+        };
+        self.begin_connection(id, cm, role)?;
+        self.pump(now);
+        Ok(())
+    }
+
+    /// Gives an identifier the connection that it has just asked for.
+    pub(crate) fn begin_connection(
+        &mut self,
+        id: Id,
+        cm: ConnId,
+        role: Role,
+    ) -> Result<&mut Identifier, Error> {
         self.by_connection.insert(cm, id);
         let ident = self.exposed_mut(id)?;
         ident.connection = Some(Connection {
             cm,
             is_over: false,
-            role: Role::Active {
-                asked,
-                response: None,
-            },
+            role,
         });
         ident.state = State::Connect;
-        self.pump(now);
-        Ok(())
+        Ok(ident)
     }
 
     /// Listens. Requests arrive as CONNECT_REQUEST; at most `backlog` of them wait on the channel, and what comes beyond
@@ -160,10 +179,14 @@ impl Cma {
     /// Accepts a connection request: sends a REP. From now on the child's events are reported, with `context` if one is
     /// given. The outcome is ESTABLISHED, UNREACHABLE or DISCONNECTED.
     ///
+    /// A UD identifier sends a SIDR_REP with its queue pair and Q_Key. No outcome is reported: nobody ever says whether the
+    /// peer got it.
+    ///
     /// # Errors
     /// `WrongState`, `NoConnection`, `ConnectionState` (the request was answered, or the peer has given up). With
-    /// `ResponderResources`, `InitiatorDepth` (against the device and the request) and `PrivateDataTooLong` the request
-    /// is rejected for reason 28, as the kernel does, so that the peer does not wait for nothing.
+    /// `ResponderResources`, `InitiatorDepth` (against the device and the request), `PrivateDataTooLong`,
+    /// `QKeyWithoutDatagrams`, `QKeyMismatch` and `EceVendorId` the request is rejected for reason 28 (UD: status 2), as the
+    /// kernel does, so that the peer does not wait for nothing.
     #[doc(alias = "rdma_accept")]
     pub fn accept(
         &mut self,
@@ -185,9 +208,13 @@ impl Cma {
                 wanted: "CONNECT",
             });
         }
+        if ident.qp_type == QpType::UD {
+            return self.accept_datagrams(now, id, context, param);
+        }
         let Role::Passive { request, .. } = connection.role else {
             return Err(self.connection_state(call, connection.cm));
         };
+        let offer = self.answer_offer(id);
         let offered = Limits {
             max_qp_rd_atom: request.responder_resources,
             max_qp_init_rd_atom: request.initiator_depth,
@@ -196,6 +223,8 @@ impl Cma {
         let checked = self.limits(call, ident).and_then(|limits| {
             check_depths(&param, &limits, LimitOwner::Device)?;
             check_depths(&param, &offered, LimitOwner::Request)?;
+            check_qkey(call, param.qkey)?;
+            check_ece(call, param.ece)?;
             check_private_data(call, &param.private_data, PRIVATE_DATA_ACCEPT)?;
             Ok(limits)
         });
@@ -207,6 +236,8 @@ impl Cma {
                 rnr_retry_count: param.rnr_retry_count,
                 srq: param.srq,
                 target_ack_delay: limits.local_ca_ack_delay,
+                failover: offer.map_or_else(Failover::default, |(failover, _)| failover),
+                ece: param.ece,
                 private_data: param.private_data,
                 ..AcceptParams::new(param.qpn, starting_psn)
             };
@@ -231,7 +262,10 @@ impl Cma {
             rnr_retry_count: param.rnr_retry_count,
         };
         let ident = self.exposed_mut(id)?;
-        ident.standing = crate::identifier::Standing::Reporting;
+        ident.standing = Standing::Reporting;
+        if let (Some(alternate), Some((_, state))) = (&mut ident.alternate, offer) {
+            alternate.state = state;
+        }
         ident.context = context.unwrap_or(ident.context);
         ident.connection = Some(Connection {
             role: Role::Passive {
@@ -247,11 +281,14 @@ impl Cma {
     /// Completes a connection after CONNECT_RESPONSE: sends the RTU. No event follows; the queue pair is to be ready.
     ///
     /// # Errors
-    /// `WrongState`, `NoConnection`, `ConnectionState`.
+    /// `NoConnection`, `NotConnected` for UD, `ConnectionState`.
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self, now: Time, id: Id) -> Result<(), Error> {
         let call = "establish";
-        let (_, cm) = self.connection_of(call, id)?;
+        let (ident, cm) = self.connection_of(call, id)?;
+        if ident.qp_type == QpType::UD {
+            return Err(Error::NotConnected { call });
+        }
         self.cm
             .establish(now, cm, &[])
             .map_err(|source| refused(call, source))?;
@@ -259,11 +296,13 @@ impl Cma {
         Ok(())
     }
 
-    /// Rejects a connection request, or a response, with private data for the peer. No event follows.
+    /// Rejects a connection request, or a response, with private data for the peer. No event follows. The answer to a UD
+    /// request has a status (2) and no reason.
     ///
     /// # Errors
     /// `NoConnection`, `RejectReason`, `PrivateDataTooLong`, `ConnectionState`.
     #[doc(alias = "rdma_reject")]
+    #[doc(alias = "rdma_reject_ece")]
     pub fn reject(
         &mut self,
         now: Time,
@@ -272,10 +311,13 @@ impl Cma {
         private_data: &[u8],
     ) -> Result<(), Error> {
         let call = "reject";
-        let (_, cm) = self.connection_of(call, id)?;
+        let (ident, cm) = self.connection_of(call, id)?;
         if reason != RejReason::CONSUMER_DEFINED && reason != RejReason::VENDOR_OPTION_NOT_SUPPORTED
         {
             return Err(Error::RejectReason { reason });
+        }
+        if ident.qp_type == QpType::UD {
+            return self.reject_datagrams(now, id, private_data);
         }
         check_private_data(call, private_data, PRIVATE_DATA_REJECT)?;
         self.cm
@@ -286,29 +328,9 @@ impl Cma {
         Ok(())
     }
 
-    /// Takes a connection down: sends a DREQ, or a DREP if the peer has sent a DREQ. The outcome is DISCONNECTED, unless it
-    /// was reported before, and then TIMEWAIT_EXIT.
-    ///
-    /// # Errors
-    /// `NoConnection`. A connection with nothing to take down is no error, see [`Disconnect::Nothing`].
-    #[doc(alias = "rdma_disconnect")]
-    pub fn disconnect(&mut self, now: Time, id: Id) -> Result<Disconnect, Error> {
-        let (_, cm) = self.connection_of("disconnect", id)?;
-        let done = if self.cm.disconnect(now, cm, &[]).is_ok() {
-            Disconnect::Requested
-        } else if self.cm.reply_disconnect(now, cm, &[]).is_ok() {
-            Disconnect::Replied
-        } else {
-            Disconnect::Nothing {
-                cm_state: self.cm.state(cm).unwrap_or(StateName::Idle),
-            }
-        };
-        self.pump(now);
-        Ok(done)
-    }
-
     /// Passes an asynchronous event of the queue pair on. `CommEst` establishes a connection whose RTU is late or lost;
-    /// the outcome is ESTABLISHED.
+    /// the outcome is ESTABLISHED. `PathMig` makes the alternate path, if one is loaded, the path of an established
+    /// connection; messages of the connection manager still take the way on which the connection was made.
     ///
     /// # Errors
     /// `NoDevice`, `NoConnection`, `ConnectionState`, `AlreadyEstablished`.
@@ -334,14 +356,20 @@ impl Cma {
                 }
                 Err(source) => return Err(refused(call, source)),
             },
-            // The IB CM would turn to the alternate path; a RoCE path has none.
+            AsyncEvent::PathMig if self.cm.state(cm) == Some(StateName::Established) => {
+                self.exposed_mut(id)?.turn_to_alternate();
+            }
             AsyncEvent::PathMig => return Err(self.connection_state(call, cm)),
         }
         self.pump(now);
         Ok(())
     }
 
-    fn connection_of(&self, call: &'static str, id: Id) -> Result<(&Identifier, ConnId), Error> {
+    pub(crate) fn connection_of(
+        &self,
+        call: &'static str,
+        id: Id,
+    ) -> Result<(&Identifier, ConnId), Error> {
         let ident = self.working(call, id)?;
         let connection = ident.connection.ok_or(Error::NoConnection {
             call,
@@ -350,7 +378,7 @@ impl Cma {
         Ok((ident, connection.cm))
     }
 
-    fn connection_state(&self, call: &'static str, cm: ConnId) -> Error {
+    pub(crate) fn connection_state(&self, call: &'static str, cm: ConnId) -> Error {
         Error::ConnectionState {
             call,
             cm_state: self.cm.state(cm).unwrap_or(StateName::Idle),
@@ -405,7 +433,7 @@ fn check_depths(param: &ConnectParam, limits: &Limits, owner: LimitOwner) -> Res
     Ok(())
 }
 
-fn check_private_data(call: &'static str, data: &[u8], max: usize) -> Result<(), Error> {
+pub(crate) fn check_private_data(call: &'static str, data: &[u8], max: usize) -> Result<(), Error> {
     if data.len() > max {
         return Err(Error::PrivateDataTooLong {
             call,
@@ -416,12 +444,39 @@ fn check_private_data(call: &'static str, data: &[u8], max: usize) -> Result<(),
     Ok(())
 }
 
-fn refused(call: &'static str, source: oarlock_cm::Error) -> Error {
+fn check_qkey(call: &'static str, qkey: QKey) -> Result<(), Error> {
+    if qkey != QKey(0) {
+        return Err(Error::QKeyWithoutDatagrams { call, qkey });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_ece(call: &'static str, ece: Ece) -> Result<(), Error> {
+    if ece.vendor_id > Ece::MAX_VENDOR_ID {
+        return Err(Error::EceVendorId {
+            call,
+            given: ece.vendor_id,
+        });
+    }
+    Ok(())
+}
+
+/// The private data of a request: the IP CM header and what the user gave.
+pub(crate) fn with_header(header: &IpCmHeader, data: &[u8]) -> Vec<u8> {
+    let mut bytes = [0; IpCmHeader::LEN];
+    header.emit(&mut bytes);
+    [&bytes[..], data].concat()
+}
+
+pub(crate) fn refused(call: &'static str, source: oarlock_cm::Error) -> Error {
     match source {
         oarlock_cm::Error::WrongState { state, .. } => Error::ConnectionState {
             call,
             cm_state: state,
         },
+        oarlock_cm::Error::WrongLapState { state, .. } => {
+            Error::AlternatePathPending { call, state }
+        }
         oarlock_cm::Error::TooManyConnections { max } => Error::TooManyConnections { max },
         source => Error::Cm { call, source },
     }

@@ -57,11 +57,15 @@ pub enum Counter {
     MulticastErrors,
     /// Outcomes of membership changes that nobody waited for any more, dropped.
     MembershipsStale,
+    /// Alternate paths that peers offered and that were taken.
+    AlternatePathsLoaded,
+    /// Alternate paths that peers offered and that were refused.
+    AlternatePathsRefused,
 }
 
 impl Counter {
     /// Every counter.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::RequestsQueued,
         Self::RequestsDroppedBacklog,
         Self::RequestsRejectedBacklog,
@@ -88,6 +92,8 @@ impl Counter {
         Self::MulticastJoins,
         Self::MulticastErrors,
         Self::MembershipsStale,
+        Self::AlternatePathsLoaded,
+        Self::AlternatePathsRefused,
     ];
 
     /// A stable name.
@@ -120,6 +126,8 @@ impl Counter {
             Self::MulticastJoins => "cma_multicast_joins",
             Self::MulticastErrors => "cma_multicast_errors",
             Self::MembershipsStale => "cma_memberships_stale",
+            Self::AlternatePathsLoaded => "cma_alternate_paths_loaded",
+            Self::AlternatePathsRefused => "cma_alternate_paths_refused",
         }
     }
 }

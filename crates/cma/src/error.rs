@@ -1,7 +1,7 @@
 //! What a caller did wrong, or what stands in the way: each error names the rule, the state, the limit and the value.
 
 use crate::{Errno, EventKind, QpType, State};
-use oarlock_cm::StateName;
+use oarlock_cm::{LapState, StateName};
 use oarlock_wire::{Ece, Gid, Mtu, PKey, PortSpace, QKey, RejReason, ServiceId};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -69,6 +69,14 @@ pub enum Error {
         call: &'static str,
         /// The IB CM's state of the connection.
         cm_state: StateName,
+    },
+    /// An exchange about an alternate path is under way.
+    #[error("{call} while an alternate path is being agreed on ({state})")]
+    AlternatePathPending {
+        /// The call.
+        call: &'static str,
+        /// Where the exchange stands.
+        state: LapState,
     },
     /// The connection is established already.
     #[error("the connection is established already")]
@@ -410,6 +418,7 @@ impl Error {
             | Self::NoRecipe(_)
             | Self::UnknownPortSpace(_)
             | Self::LinkTooSmall { .. }
+            | Self::AlternatePathPending { .. }
             | Self::NotDatagram { .. }
             | Self::NotConnected { .. }
             | Self::QKeyWithoutDatagrams { .. }

@@ -3,7 +3,7 @@
 use crate::channel::Place;
 use crate::lookup::LookupToken;
 use crate::ports::Claim;
-use crate::{ChannelId, Id, McId, Path, QpType, State};
+use crate::{Alternate, AlternateState, ChannelId, Id, McId, Path, QpType, State};
 use oarlock_cm::ConnId;
 use oarlock_wire::{
     AddressVector, Gid, IbTimeout, PortSpace, Psn, QKey, Qpn, RetryCount, RnrTimer, Time,
@@ -31,6 +31,7 @@ pub(crate) struct Identifier {
     pub(crate) path: Option<Path>,
     pub(crate) listening: Option<Listening>,
     pub(crate) connection: Option<Connection>,
+    pub(crate) alternate: Option<Alternate>,
     /// The PSN of the first packet that this side expects.
     pub(crate) starting_psn: Psn,
     /// The Q_Key of a UD identifier, once it is settled: by a recipe, by a call that names one, by the peer's answer.
@@ -67,6 +68,7 @@ impl Identifier {
             path: None,
             listening: None,
             connection: None,
+            alternate: None,
             starting_psn,
             qkey: None,
             multicasts: BTreeSet::new(),
@@ -81,6 +83,25 @@ impl Identifier {
         let found = self.resolution.map(|resolution| resolution.av.local);
         let path = self.path.map(|path| path.av.local);
         bound.into_iter().chain(found).chain(path)
+    }
+
+    /// The queue pair has moved to the alternate path, if one is loaded.
+    pub(crate) fn turn_to_alternate(&mut self) {
+        let loaded = self
+            .alternate
+            .take_if(|alternate| alternate.state == AlternateState::Loaded);
+        if let (Some(path), Some(Alternate { path: to, .. })) = (&mut self.path, loaded) {
+            path.av = AddressVector {
+                local: to.local_gid,
+                remote: to.remote_gid,
+                scope_id: path.av.scope_id,
+                traffic_class: to.traffic_class,
+                hop_limit: to.hop_limit,
+                flow_label: to.flow_label,
+                service_level: to.service_level,
+            };
+            path.rate = to.packet_rate;
+        }
     }
 
     /// What the identifier holds in the port table.
@@ -159,6 +180,23 @@ pub(crate) enum Role {
         request: Request,
         answer: Option<Answer>,
     },
+    /// Of a SIDR_REQ, by which it is known.
+    Requester {
+        qpn: Qpn,
+        /// The place of the source address in the device's GID table when the request was sent.
+        sgid_index: u8,
+        port_num: u8,
+        peer: Option<UdPeer>,
+    },
+    /// Of a SIDR_REQ; the answer names a queue pair.
+    Responder { answer: Option<Qpn> },
+}
+
+/// What the peer's SIDR_REP said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UdPeer {
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: QKey,
 }
 
 /// What `connect` asked for.
@@ -206,6 +244,8 @@ impl Role {
         match self {
             Self::Active { asked, .. } => Some(asked.qpn),
             Self::Passive { answer, .. } => answer.map(|answer| answer.qpn),
+            Self::Requester { qpn, .. } => Some(*qpn),
+            Self::Responder { answer } => *answer,
         }
     }
 
@@ -213,6 +253,8 @@ impl Role {
         match self {
             Self::Active { response, .. } => response.map(|response| response.qpn),
             Self::Passive { request, .. } => Some(request.qpn),
+            Self::Requester { peer, .. } => peer.map(|peer| peer.qpn),
+            Self::Responder { .. } => None,
         }
     }
 
@@ -227,6 +269,7 @@ impl Role {
                 .map_or(request.responder_resources, |answer| {
                     answer.responder_resources
                 }),
+            Self::Requester { .. } | Self::Responder { .. } => 0,
         }
     }
 }

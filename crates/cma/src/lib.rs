@@ -100,13 +100,16 @@
 //! Types to read next: [`Cma`], [`State`], [`Event`].
 #![forbid(unsafe_code)]
 
+mod alternate;
 mod attr;
 mod channel;
 mod cma;
 mod config;
 mod connect;
 mod counters;
+mod datagram;
 mod device;
+mod disconnect;
 mod errno;
 mod error;
 mod event;
@@ -129,6 +132,7 @@ mod request;
 mod resolve;
 mod state;
 
+pub use alternate::{Alternate, AlternateState};
 pub use attr::{
     AccessFlags, InitAttr, QpAttr, QpAttrMask, QpState, RtrAttr, RtsAttr, UcRtrAttr, UdInitAttr,
 };
@@ -149,8 +153,8 @@ pub use param::{
 pub use query::{Backlog, DeviceRef, Path, Query};
 pub use state::State;
 
-pub use oarlock_cm::{Seed, StateName, Transmit};
-pub use oarlock_wire::{Ece, PortSpace};
+pub use oarlock_cm::{LapState, Seed, StateName, Transmit};
+pub use oarlock_wire::{AlternatePath, Ece, PortSpace};
 
 #[cfg(test)]
 mod tests;

@@ -115,7 +115,7 @@ impl fmt::Display for QpType {
 pub enum AsyncEvent {
     /// The first packet arrived on a queue pair that is not established yet.
     CommEst,
-    /// The queue pair moved to its alternate path. No alternate path is ever loaded, so nothing follows.
+    /// The queue pair moved to its alternate path. Without one the call changes nothing, as in the kernel.
     PathMig,
 }
 

@@ -1,6 +1,6 @@
 //! What is known about an identifier, in any state.
 
-use crate::{ChannelId, McId, QpType, State};
+use crate::{Alternate, ChannelId, McId, QpType, State};
 use oarlock_cm::StateName;
 use oarlock_wire::{
     AddressVector, Guid, IbTimeout, Mtu, PKey, PortSpace, QKey, Qpn, Rate, ServiceId,
@@ -71,6 +71,8 @@ pub struct Query {
     pub av: Option<AddressVector>,
     /// The path, once resolved.
     pub path: Option<Path>,
+    /// The alternate path, if there was ever talk of one.
+    pub alternate: Option<Alternate>,
     /// The Q_Key of a UD identifier, once it is settled.
     pub qkey: Option<QKey>,
     /// Its joins of multicast groups.

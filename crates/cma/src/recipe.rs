@@ -1,10 +1,12 @@
 //! Which attributes a queue pair gets, from what both sides have said.
 
-use crate::attr::{AccessFlags, InitAttr, QpAttr, QpState, RtrAttr, RtsAttr};
+use crate::attr::{
+    AccessFlags, InitAttr, QpAttr, QpState, RtrAttr, RtsAttr, UcRtrAttr, UdInitAttr,
+};
 use crate::identifier::{Connection, Identifier, Role};
-use crate::{Cma, Device, Error, Id, State};
+use crate::{Cma, Device, Error, Id, QpType, State};
 use oarlock_cm::{StateName, ack_timeout};
-use oarlock_wire::IbTimeout;
+use oarlock_wire::{IbTimeout, Psn, QKey};
 
 impl Cma {
     /// The attributes that take the identifier's queue pair to a state.
@@ -13,11 +15,15 @@ impl Cma {
     /// once the peer's message is there: on the passive side from the connection request, on the active side from the
     /// response.
     ///
+    /// A UD identifier needs nothing but a device. Its recipe for INIT names its Q_Key, which from then on is settled: a peer
+    /// whose answer names another one leads to ADDR_ERROR. (The kernel hands out the recipe for INIT whatever the state, and
+    /// leaves the others to the library.)
+    ///
     /// # Errors
     /// `NoDevice`, `NoRecipe`; `ConnectionState` if the peer's message is not there yet, or the connection is over;
     /// `NoConnection` for RTR and RTS.
     #[doc(alias = "rdma_init_qp_attr")]
-    pub fn init_qp_attr(&self, id: Id, state: QpState) -> Result<QpAttr, Error> {
+    pub fn init_qp_attr(&mut self, id: Id, state: QpState) -> Result<QpAttr, Error> {
         let call = "init_qp_attr";
         let ident = self.working(call, id)?;
         let no_device = Error::NoDevice {
@@ -28,6 +34,10 @@ impl Cma {
             .device
             .and_then(|index| self.devices.get(index))
             .ok_or(no_device)?;
+        if ident.qp_type == QpType::UD {
+            let port_num = device.port_num;
+            return self.datagram_recipe(id, state, port_num);
+        }
         match state {
             QpState::INIT => {
                 let access = match ident.connection.as_ref() {
@@ -43,8 +53,43 @@ impl Cma {
                     port_num: device.port_num,
                 }))
             }
-            QpState::RTR => self.rtr(call, ident, device).map(QpAttr::Rtr),
-            QpState::RTS => self.rts(call, ident).map(QpAttr::Rts),
+            QpState::RTR => self
+                .rtr(call, ident, device)
+                .map(|attr| match ident.qp_type {
+                    QpType::UC => QpAttr::UcRtr(UcRtrAttr {
+                        av: attr.av,
+                        sgid_index: attr.sgid_index,
+                        port_num: attr.port_num,
+                        path_mtu: attr.path_mtu,
+                        dest_qpn: attr.dest_qpn,
+                        rq_psn: attr.rq_psn,
+                    }),
+                    _ => QpAttr::Rtr(attr),
+                }),
+            QpState::RTS => self.rts(call, ident).map(|attr| match ident.qp_type {
+                QpType::UC => QpAttr::UcRts {
+                    sq_psn: attr.sq_psn,
+                },
+                _ => QpAttr::Rts(attr),
+            }),
+            QpState(other) => Err(Error::NoRecipe(other)),
+        }
+    }
+
+    fn datagram_recipe(&mut self, id: Id, state: QpState, port_num: u8) -> Result<QpAttr, Error> {
+        match state {
+            QpState::INIT => {
+                let own = &mut self.exposed_mut(id)?.qkey;
+                Ok(QpAttr::UdInit(UdInitAttr {
+                    qkey: *own.get_or_insert(QKey::RDMA_UDP),
+                    pkey_index: 0,
+                    port_num,
+                }))
+            }
+            QpState::RTR => Ok(QpAttr::UdRtr),
+            QpState::RTS => Ok(QpAttr::UdRts {
+                sq_psn: Psn::truncate(0),
+            }),
             QpState(other) => Err(Error::NoRecipe(other)),
         }
     }
@@ -102,6 +147,7 @@ impl Cma {
                 max_rd_atomic: answer
                     .map_or(request.initiator_depth, |answer| answer.initiator_depth),
             },
+            Role::Requester { .. } | Role::Responder { .. } => return Err(wrong_state()),
         };
         Ok(RtsAttr {
             timeout: ident.options.ack_timeout.unwrap_or(attr.timeout),
@@ -128,7 +174,21 @@ impl Cma {
         ident: &Identifier,
         connection: &Connection,
     ) -> Result<(), Error> {
-        if ident.state == State::Connect && !connection.is_over {
+        let is_live = matches!(
+            self.cm.state(connection.cm),
+            Some(
+                StateName::ReqSent
+                    | StateName::MraReqRcvd
+                    | StateName::ReqRcvd
+                    | StateName::MraReqSent
+                    | StateName::RepRcvd
+                    | StateName::MraRepSent
+                    | StateName::RepSent
+                    | StateName::MraRepRcvd
+                    | StateName::Established
+            )
+        );
+        if ident.state == State::Connect && !connection.is_over && is_live {
             return Ok(());
         }
         Err(self.peer_unknown(call, connection))

@@ -10,7 +10,11 @@
 //! | DREQ, DREP | DISCONNECTED, once | 0 |
 //! | DREQ not answered | DISCONNECTED, once | -110 |
 //! | TIMEWAIT is over | TIMEWAIT_EXIT, after DISCONNECTED only | 0 |
-//! | MRA | nothing | |
+//! | SIDR_REQ on a listener | CONNECT_REQUEST | 0 |
+//! | SIDR_REP with status 0 | ESTABLISHED, or ADDR_ERROR if the Q_Key is not the identifier's | 0 or -22 |
+//! | SIDR_REP with another status | UNREACHABLE | that status |
+//! | SIDR_REQ not answered | UNREACHABLE | -110 |
+//! | MRA, LAP, APR | nothing | |
 
 use crate::identifier::{Response, Role, Standing};
 use crate::{
@@ -19,6 +23,14 @@ use crate::{
 };
 use oarlock_cm::ConnId;
 use oarlock_wire::{Ece, Rej, Rep, Time};
+
+/// How an attempt ends.
+pub(crate) struct Outcome {
+    pub(crate) kind: EventKind,
+    pub(crate) status: i32,
+    pub(crate) param: EventParam,
+    pub(crate) ece: Ece,
+}
 
 impl Cma {
     /// Takes everything that the IB CM has to say. Called after every input.
@@ -36,14 +48,27 @@ impl Cma {
                 Said::RtuReceived { id, .. } | Said::UserEstablished { id } => {
                     self.report_of(id, State::Connect, EventKind::ESTABLISHED, 0);
                 }
-                Said::ReqError { id } | Said::RepError { id } => {
+                Said::ReqError { id } | Said::RepError { id } | Said::SidrReqError { id } => {
                     self.on_end(
                         id,
-                        EventKind::UNREACHABLE,
-                        Errno::ETIMEDOUT.as_status(),
-                        EventParam::None,
+                        Outcome {
+                            kind: EventKind::UNREACHABLE,
+                            status: Errno::ETIMEDOUT.as_status(),
+                            param: EventParam::None,
+                            ece: Ece::default(),
+                        },
                     );
                 }
+                Said::SidrReqReceived {
+                    id,
+                    listener,
+                    av,
+                    req,
+                } => self.on_datagram_request(now, id, listener, &av, &req),
+                Said::SidrRepReceived { id, rep } => self.on_datagram_reply(id, &rep),
+                Said::LapReceived { id, lap } => self.on_lap(now, id, &lap),
+                Said::AprReceived { id, apr } => self.on_apr(id, Some(&apr)),
+                Said::LapError { id } => self.on_apr(id, None),
                 Said::RejReceived { id, rej } => self.on_rejection(id, &rej),
                 Said::DreqReceived { id, .. } | Said::DrepReceived { id, .. } => {
                     self.on_disconnect(id, 0)
@@ -129,17 +154,28 @@ impl Cma {
             private_data: Some(ReceivedPrivateData::new(rej.private_data.as_bytes())),
             ..ConnEventParam::default()
         };
-        let param = EventParam::Conn(param);
-        self.on_end(cm, EventKind::REJECTED, i32::from(rej.reason.0), param);
+        let outcome = Outcome {
+            kind: EventKind::REJECTED,
+            status: i32::from(rej.reason.0),
+            param: EventParam::Conn(param),
+            ece: Ece::default(),
+        };
+        self.on_end(cm, outcome);
     }
 
     /// The connection did not come about, or is no more, without a DREQ.
-    fn on_end(&mut self, cm: ConnId, kind: EventKind, status: i32, param: EventParam) {
+    pub(crate) fn on_end(&mut self, cm: ConnId, outcome: Outcome) {
         let Some(id) = self.in_state(cm, State::Connect) else {
             return;
         };
         self.end_connection(id);
-        self.report_with(id, kind, status, param, Ece::default());
+        let Outcome {
+            kind,
+            status,
+            param,
+            ece,
+        } = outcome;
+        self.report_with(id, kind, status, param, ece);
     }
 
     fn on_disconnect(&mut self, cm: ConnId, status: i32) {
@@ -159,7 +195,7 @@ impl Cma {
     }
 
     /// The identifier of a connection, if it is in the state for which an event has a meaning.
-    fn in_state(&mut self, cm: ConnId, wanted: State) -> Option<Id> {
+    pub(crate) fn in_state(&mut self, cm: ConnId, wanted: State) -> Option<Id> {
         let id = self.by_connection.get(&cm).copied();
         let fits = |id: &Id| {
             let ident = self.ids.get((*id).into());

@@ -1,32 +1,63 @@
-//! A REQ arrives: find its listener, make a child, queue the event.
+//! A REQ or a SIDR_REQ arrives: find its listener, make a child, queue the event.
 
 use crate::device::{Device, is_link_local};
-use crate::identifier::{Connection, Identifier, Request, Role, Standing};
+use crate::identifier::{Connection, Identifier, Request, Resolution, Role, Standing};
 use crate::resolve::with_scope;
 use crate::{
-    BacklogOverflow, Cma, ConnEventParam, Counter, Event, EventKind, EventParam, Id, Limits, Path,
-    ReceivedPrivateData, State,
+    Alternate, BacklogOverflow, Cma, ConnEventParam, Counter, Event, EventKind, EventParam, Id,
+    Limits, Path, QpType, ReceivedPrivateData, State,
 };
 use oarlock_cm::{ConnId, ListenerId};
 use oarlock_wire::{
-    AddressVector, IbTimeout, IpCmHeader, RejReason, Req, Time, TransportService, WireErrorKind,
+    AddressVector, Ece, IbTimeout, IpCmHeader, RejReason, Req, SidrReq, SidrStatus, Time,
+    TransportService, WireErrorKind,
 };
 use std::net::SocketAddr;
 
 /// Why a request does not become an event.
-enum Refusal {
+pub(crate) enum Refusal {
     /// A REJ goes back.
     Reject(RejReason, Counter),
     /// Nothing goes back; the peer tries again.
     Drop(Counter),
 }
 
+impl Refusal {
+    pub(crate) const fn counter(&self) -> Counter {
+        match self {
+            Self::Reject(_, counter) | Self::Drop(counter) => *counter,
+        }
+    }
+
+    /// The answer to a SIDR_REQ, if there is one.
+    pub(crate) fn sidr_status(&self) -> Option<SidrStatus> {
+        match *self {
+            Self::Reject(RejReason::NO_RESOURCES, _) => Some(SidrStatus::NO_QP),
+            Self::Reject(..) => Some(SidrStatus::REJECT),
+            Self::Drop(_) => None,
+        }
+    }
+}
+
 /// What a request that becomes an event leads to.
-struct Match {
+pub(crate) struct Match {
     listener: Id,
     header: IpCmHeader,
     device: u32,
     limits: Limits,
+    pub(crate) link_mtu: u32,
+    pub(crate) sgid_index: u8,
+    pub(crate) port_num: u8,
+}
+
+/// What tells the children of a REQ and of a SIDR_REQ apart.
+pub(crate) struct NewChild {
+    pub(crate) role: Role,
+    pub(crate) path: Option<Path>,
+    pub(crate) resolution: Option<Resolution>,
+    pub(crate) alternate: Option<Alternate>,
+    pub(crate) param: EventParam,
+    pub(crate) ece: Ece,
 }
 
 impl Cma {
@@ -40,19 +71,15 @@ impl Cma {
     ) {
         let refusal = match self.match_request(listener, av, req) {
             Ok(found) => {
-                self.add_child(now, cm, av, req, &found);
+                self.add_connected_child(now, cm, av, req, &found);
                 return;
             }
             Err(refusal) => refusal,
         };
+        self.counters.count(refusal.counter());
         match refusal {
-            Refusal::Drop(counter) => {
-                self.counters.count(counter);
-                let forgotten = self.cm.drop_request(now, cm);
-                debug_assert!(forgotten.is_ok(), "the request has just arrived");
-            }
-            Refusal::Reject(reason, counter) => {
-                self.counters.count(counter);
+            Refusal::Drop(_) => self.forget_request(now, cm),
+            Refusal::Reject(reason, _) => {
                 let ari = if reason == RejReason::INVALID_GID {
                     &av.local.0[..]
                 } else {
@@ -65,14 +92,63 @@ impl Cma {
         }
     }
 
+    /// Leaves a request without an answer: the peer tries again.
+    pub(crate) fn forget_request(&mut self, now: Time, cm: ConnId) {
+        let forgotten = self.cm.drop_request(now, cm);
+        debug_assert!(forgotten.is_ok(), "the request has just arrived");
+    }
+
     fn match_request(
         &mut self,
         listener: ListenerId,
         av: &AddressVector,
         req: &Req,
     ) -> Result<Match, Refusal> {
-        let consumer = |counter| Refusal::Reject(RejReason::CONSUMER_DEFINED, counter);
-        let header = req.private_data.as_bytes().first_chunk().map_or_else(
+        let found = self.match_addresses(listener, av, req.private_data.as_bytes())?;
+        let device = self.devices.get(found.device);
+        if device.is_none_or(|device| device.sgid_index(req.primary.remote_gid).is_none()) {
+            return Err(Refusal::Reject(
+                RejReason::INVALID_GID,
+                Counter::RequestsRejectedGid,
+            ));
+        }
+        let qp_type = match req.transport_service {
+            TransportService::RC => Some(QpType::RC),
+            TransportService::UC => Some(QpType::UC),
+            _ => None,
+        };
+        self.check_transport(found.listener, qp_type)?;
+        let largest = oarlock_wire::Mtu::largest_for_link(found.link_mtu);
+        if req.path_mtu.bytes().is_none() || largest.is_none_or(|largest| req.path_mtu > largest) {
+            return Err(Refusal::Reject(
+                RejReason::INVALID_PATH_MTU,
+                Counter::RequestsRejectedMtu,
+            ));
+        }
+        self.check_limits(found.listener)?;
+        Ok(found)
+    }
+
+    pub(crate) fn match_datagram_request(
+        &mut self,
+        listener: ListenerId,
+        av: &AddressVector,
+        req: &SidrReq,
+    ) -> Result<Match, Refusal> {
+        let found = self.match_addresses(listener, av, req.private_data.as_bytes())?;
+        self.check_transport(found.listener, Some(QpType::UD))?;
+        self.check_limits(found.listener)?;
+        Ok(found)
+    }
+
+    /// Finds the device and the listener that the addresses of a request name.
+    fn match_addresses(
+        &self,
+        listener: ListenerId,
+        av: &AddressVector,
+        private_data: &[u8],
+    ) -> Result<Match, Refusal> {
+        let header = private_data.first_chunk().map_or_else(
             || Err(consumer(Counter::RequestsRejectedHeader)),
             |bytes| {
                 IpCmHeader::parse(bytes).map_err(|error| match error.kind {
@@ -87,32 +163,26 @@ impl Cma {
         self.check_addresses(&header, device, av)
             .then_some(())
             .ok_or_else(foreign)?;
-        if device.sgid_index(req.primary.remote_gid).is_none() {
-            return Err(Refusal::Reject(
-                RejReason::INVALID_GID,
-                Counter::RequestsRejectedGid,
-            ));
-        }
-        if req.transport_service != TransportService::RC {
-            return Err(consumer(Counter::RequestsRejectedTransport));
-        }
-        let largest = oarlock_wire::Mtu::largest_for_link(device.netdev_mtu);
-        if req.path_mtu.bytes().is_none() || largest.is_none_or(|largest| req.path_mtu > largest) {
-            return Err(Refusal::Reject(
-                RejReason::INVALID_PATH_MTU,
-                Counter::RequestsRejectedMtu,
-            ));
-        }
-        let (device, limits) = (device.index, device.limits);
-        let found = self.find_listener(listener, &header, device);
-        let listener = found.ok_or_else(|| consumer(Counter::RequestsRejectedNoListener))?;
-        self.check_limits(listener)?;
+        let sgid_index = device.sgid_index(av.local).ok_or_else(foreign)?;
+        let found = self.find_listener(listener, &header, device.index);
         Ok(Match {
-            listener,
+            listener: found.ok_or_else(|| consumer(Counter::RequestsRejectedNoListener))?,
             header,
-            device,
-            limits,
+            device: device.index,
+            limits: device.limits,
+            link_mtu: device.netdev_mtu,
+            sgid_index,
+            port_num: device.port_num,
         })
+    }
+
+    /// Whether a request is for queue pairs of the listener's type.
+    fn check_transport(&self, listener: Id, asked: Option<QpType>) -> Result<(), Refusal> {
+        let listener = self.ids.get(listener.into());
+        if listener.map(|listener| listener.qp_type) == asked {
+            return Ok(());
+        }
+        Err(consumer(Counter::RequestsRejectedTransport))
     }
 
     /// Whether the addresses in the header are ones that may stand there. Loopback addresses are as good as any as long as
@@ -178,17 +248,14 @@ impl Cma {
         Ok(())
     }
 
-    fn add_child(&mut self, now: Time, cm: ConnId, av: &AddressVector, req: &Req, found: &Match) {
-        let Some(parent) = self.ids.get(found.listener.into()) else {
-            return;
-        };
-        let (channel, context, port_space, qp_type) = (
-            parent.channel,
-            parent.context,
-            parent.port_space,
-            parent.qp_type,
-        );
-        let (options, port) = (parent.options, parent.local.map_or(0, |local| local.port()));
+    fn add_connected_child(
+        &mut self,
+        now: Time,
+        cm: ConnId,
+        av: &AddressVector,
+        req: &Req,
+        found: &Match,
+    ) {
         let limits = found.limits;
         let request = Request {
             qpn: req.local_qpn,
@@ -198,13 +265,58 @@ impl Cma {
             retry_count: req.retry_count,
             rnr_retry_count: req.rnr_retry_count,
         };
+        let data = &req.private_data.as_bytes()[IpCmHeader::LEN..];
+        let param = ConnEventParam {
+            private_data: Some(ReceivedPrivateData::new(data)),
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            flow_control: req.end_to_end_flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            qpn: req.local_qpn,
+        };
+        let child = NewChild {
+            role: Role::Passive {
+                request,
+                answer: None,
+            },
+            path: Some(path_of(req, av)),
+            resolution: None,
+            alternate: Self::offered_alternate(req),
+            param: EventParam::Conn(param),
+            ece: req.ece,
+        };
+        self.add_child(cm, av, found, child);
+        self.ask_for_patience(now, cm);
+    }
+
+    /// Makes the child of a request and queues the event.
+    pub(crate) fn add_child(
+        &mut self,
+        cm: ConnId,
+        av: &AddressVector,
+        found: &Match,
+        new: NewChild,
+    ) {
         let starting_psn = self.cm.random_psn();
+        let Some(parent) = self.ids.get(found.listener.into()) else {
+            return;
+        };
+        let context = parent.context;
+        let port = parent.local.map_or(0, |local| local.port());
         let scoped = |ip, port| {
             let scope_id = if is_link_local(ip) { av.scope_id } else { 0 };
             with_scope(SocketAddr::new(ip, port), scope_id)
         };
-        let mut child = Identifier::new(channel, port_space, qp_type, 0, starting_psn);
-        child.options = options;
+        let mut child = Identifier::new(
+            parent.channel,
+            parent.port_space,
+            parent.qp_type,
+            0,
+            starting_psn,
+        );
+        child.options = parent.options;
         child.state = State::Connect;
         child.standing = Standing::Undelivered {
             listener: found.listener,
@@ -212,35 +324,24 @@ impl Cma {
         child.local = Some(scoped(found.header.destination, port));
         child.remote = Some(scoped(found.header.source, found.header.source_port));
         child.device = Some(found.device);
-        child.path = Some(path_of(req, av));
+        child.path = new.path;
+        child.resolution = new.resolution;
+        child.alternate = new.alternate;
         child.connection = Some(Connection {
             cm,
             is_over: false,
-            role: Role::Passive {
-                request,
-                answer: None,
-            },
+            role: new.role,
         });
         let child = self.add(child);
         self.by_connection.insert(cm, child);
-        let data = &req.private_data.as_bytes()[IpCmHeader::LEN..];
         let event = Event {
             id: child,
             listen_id: Some(found.listener),
             context,
             kind: EventKind::CONNECT_REQUEST,
             status: 0,
-            param: EventParam::Conn(ConnEventParam {
-                private_data: Some(ReceivedPrivateData::new(data)),
-                responder_resources: request.responder_resources,
-                initiator_depth: request.initiator_depth,
-                flow_control: req.end_to_end_flow_control,
-                retry_count: req.retry_count,
-                rnr_retry_count: req.rnr_retry_count,
-                srq: req.srq,
-                qpn: req.local_qpn,
-            }),
-            ece: req.ece,
+            param: new.param,
+            ece: new.ece,
             multicast: None,
         };
         self.enqueue(found.listener, event);
@@ -252,7 +353,6 @@ impl Cma {
         {
             listening.waiting += 1;
         }
-        self.ask_for_patience(now, cm);
     }
 
     /// What a peer offers, as far as it can be used here.
@@ -262,6 +362,11 @@ impl Cma {
         }
         offered.min(max)
     }
+}
+
+/// The answer to a request that is not for anyone here.
+const fn consumer(counter: Counter) -> Refusal {
+    Refusal::Reject(RejReason::CONSUMER_DEFINED, counter)
 }
 
 /// The path of a request, seen from its receiver.

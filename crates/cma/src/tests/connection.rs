@@ -342,7 +342,7 @@ fn both_sides_disconnecting_at_once_get_one_disconnected_each() {
 }
 
 #[test]
-fn a_disconnect_with_nothing_to_take_down_says_so() {
+fn a_disconnect_without_a_connection_says_so() {
     let mut world = listening();
     let id = world.resolved(addr("10.0.0.2", PORT));
     let now = world.now();
@@ -354,13 +354,6 @@ fn a_disconnect_with_nothing_to_take_down_says_so() {
     assert_eq!(
         none.to_string(),
         "disconnect in state ROUTE_RESOLVED: there is no connection"
-    );
-    world.a().cma.connect(now, id, param(0x11)).expect("a path");
-    assert_eq!(
-        world.a().cma.disconnect(now, id),
-        Ok(Disconnect::Nothing {
-            cm_state: StateName::ReqSent
-        })
     );
 }
 

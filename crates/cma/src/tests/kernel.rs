@@ -250,7 +250,7 @@ fn ping() -> Ping {
     }
 }
 
-fn attributes(cma: &Cma, id: Id) -> (RtrAttr, RtsAttr) {
+fn attributes(cma: &mut Cma, id: Id) -> (RtrAttr, RtsAttr) {
     match (
         cma.init_qp_attr(id, QpState::RTR),
         cma.init_qp_attr(id, QpState::RTS),
@@ -272,7 +272,7 @@ fn the_active_sides_queue_pair_fits_the_kernels_packets() {
     let mut mad = [0; MAD_LEN];
     rep.emit(TransactionId(1), &mut mad);
     cma.handle_mad(NOW, &ping.rep_av, &mad);
-    let (rtr, rts) = attributes(&cma, id);
+    let (rtr, rts) = attributes(&mut cma, id);
     assert_eq!(rtr.dest_qpn, ping.rep.local_qpn);
     assert_eq!(
         (rts.sq_psn, rtr.rq_psn),
@@ -345,7 +345,7 @@ fn the_passive_sides_queue_pair_fits_the_kernels_packets() {
         ..ping.rep.clone()
     };
     assert_eq!(rep, kernels);
-    let (rtr, rts) = attributes(&cma, event.id);
+    let (rtr, rts) = attributes(&mut cma, event.id);
     assert_eq!(rtr.dest_qpn, ping.req.local_qpn);
     assert_eq!(
         (rts.sq_psn, rtr.rq_psn),

@@ -9,21 +9,21 @@ use oarlock_wire::{CmMessage, IbTimeout, Mtu, Psn, RetryCount, RnrTimer};
 use std::cell::Cell;
 use std::rc::Rc;
 
-fn rtr(world: &World, host: usize, id: crate::Id) -> RtrAttr {
+fn rtr(world: &mut World, host: usize, id: crate::Id) -> RtrAttr {
     match world.hosts[host].cma.init_qp_attr(id, QpState::RTR) {
         Ok(QpAttr::Rtr(attr)) => attr,
         other => panic!("{other:?}"),
     }
 }
 
-fn rts(world: &World, host: usize, id: crate::Id) -> RtsAttr {
+fn rts(world: &mut World, host: usize, id: crate::Id) -> RtsAttr {
     match world.hosts[host].cma.init_qp_attr(id, QpState::RTS) {
         Ok(QpAttr::Rts(attr)) => attr,
         other => panic!("{other:?}"),
     }
 }
 
-fn access(world: &World, host: usize, id: crate::Id) -> AccessFlags {
+fn access(world: &mut World, host: usize, id: crate::Id) -> AccessFlags {
     match world.hosts[host].cma.init_qp_attr(id, QpState::INIT) {
         Ok(QpAttr::Init(attr)) => attr.access,
         other => panic!("{other:?}"),
@@ -45,13 +45,13 @@ fn both_sides_of_a_connection_fit_together() {
     let (active, passive) = world.connected();
     let (of_req, of_rep) = psns.get();
     assert_ne!(of_req, of_rep);
-    let (a, b) = (rtr(&world, 0, active), rtr(&world, 1, passive));
+    let (a, b) = (rtr(&mut world, 0, active), rtr(&mut world, 1, passive));
     // Each side receives from the PSN that it announced, and sends from the one that the peer announced.
     assert_eq!((a.rq_psn, b.rq_psn), (of_req, of_rep));
     assert_eq!(
         (
-            rts(&world, 0, active).sq_psn,
-            rts(&world, 1, passive).sq_psn
+            rts(&mut world, 0, active).sq_psn,
+            rts(&mut world, 1, passive).sq_psn
         ),
         (of_rep, of_req)
     );
@@ -64,15 +64,21 @@ fn both_sides_of_a_connection_fit_together() {
     assert_eq!((a.path_mtu, b.path_mtu), (Mtu::MTU_1024, Mtu::MTU_1024));
     // connected(): A offers 4 and wants 3; B takes 3 and 4.
     assert_eq!(
-        (a.max_dest_rd_atomic, rts(&world, 1, passive).max_rd_atomic),
+        (
+            a.max_dest_rd_atomic,
+            rts(&mut world, 1, passive).max_rd_atomic
+        ),
         (4, 4)
     );
     assert_eq!(
-        (b.max_dest_rd_atomic, rts(&world, 0, active).max_rd_atomic),
+        (
+            b.max_dest_rd_atomic,
+            rts(&mut world, 0, active).max_rd_atomic
+        ),
         (3, 3)
     );
     assert_eq!((a.sgid_index, b.sgid_index), (0, 0));
-    for attr in [rts(&world, 0, active), rts(&world, 1, passive)] {
+    for attr in [rts(&mut world, 0, active), rts(&mut world, 1, passive)] {
         // Packet life time 16 and acknowledgement delay 15 make 17: 0.54 s.
         assert_eq!(attr.timeout, IbTimeout::truncate(17));
         assert_eq!(
@@ -101,7 +107,7 @@ fn init_gives_access_only_to_a_connection_and_reads_only_with_resources() {
         .expect_err("no device");
     assert_eq!(refused.errno(), Errno::EINVAL);
     let active = world.resolved(addr("10.0.0.2", PORT));
-    assert_eq!(access(&world, 0, active), AccessFlags::NONE);
+    assert_eq!(access(&mut world, 0, active), AccessFlags::NONE);
     let now = world.now();
     world
         .a()
@@ -115,11 +121,11 @@ fn init_gives_access_only_to_a_connection_and_reads_only_with_resources() {
             },
         )
         .expect("a path");
-    assert_eq!(access(&world, 0, active), AccessFlags::REMOTE_WRITE);
+    assert_eq!(access(&mut world, 0, active), AccessFlags::REMOTE_WRITE);
     world.settle();
     // The peer wants to read: 3 outstanding.
     let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
-    assert_eq!(access(&world, 1, passive), AccessFlags(0b1110));
+    assert_eq!(access(&mut world, 1, passive), AccessFlags(0b1110));
 }
 
 #[test]
@@ -193,14 +199,14 @@ fn the_rnr_timer_does_not_stall_by_default_and_can_be_chosen() {
     world.b().listener(addr("0.0.0.0", PORT), 0);
     let (active, passive) = world.connected();
     // Code 12 is 0.64 ms; code 0 would be 655.36 ms.
-    assert_eq!(rtr(&world, 0, active).min_rnr_timer, 12);
-    assert_eq!(rtr(&world, 1, passive).min_rnr_timer, 5);
+    assert_eq!(rtr(&mut world, 0, active).min_rnr_timer, 12);
+    assert_eq!(rtr(&mut world, 1, passive).min_rnr_timer, 5);
     world
         .a()
         .cma
         .set_option(active, IdOption::MinRnrTimer(1))
         .expect("5 bits");
-    assert_eq!(rtr(&world, 0, active).min_rnr_timer, 1);
+    assert_eq!(rtr(&mut world, 0, active).min_rnr_timer, 1);
 }
 
 #[test]
@@ -213,8 +219,8 @@ fn an_ack_timeout_overrides_the_computed_one() {
         .cma
         .set_option(active, IdOption::AckTimeout(9))
         .expect("5 bits");
-    assert_eq!(rts(&world, 0, active).timeout, IbTimeout::truncate(9));
-    assert_eq!(rts(&world, 1, passive).timeout, IbTimeout::truncate(17));
+    assert_eq!(rts(&mut world, 0, active).timeout, IbTimeout::truncate(9));
+    assert_eq!(rts(&mut world, 1, passive).timeout, IbTimeout::truncate(17));
 }
 
 #[test]
@@ -230,7 +236,7 @@ fn the_rnr_retry_count_is_that_of_the_answer_and_the_retry_count_that_of_the_req
     };
     world.connect(active, asked);
     let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
-    let attr = rts(&world, 1, passive);
+    let attr = rts(&mut world, 1, passive);
     assert_eq!((attr.retry_cnt, attr.rnr_retry), (retries(4), retries(6)));
     let answer = ConnectParam {
         retry_count: retries(1),
@@ -239,7 +245,7 @@ fn the_rnr_retry_count_is_that_of_the_answer_and_the_retry_count_that_of_the_req
     };
     world.accept(passive, answer);
     world.a().expect(EventKind::CONNECT_RESPONSE);
-    let (a, b) = (rts(&world, 0, active), rts(&world, 1, passive));
+    let (a, b) = (rts(&mut world, 0, active), rts(&mut world, 1, passive));
     assert_eq!((a.retry_cnt, a.rnr_retry), (retries(4), retries(2)));
     assert_eq!((b.retry_cnt, b.rnr_retry), (retries(4), retries(2)));
 }

@@ -3,6 +3,7 @@
 use crate::{
     ChannelId, Cma, Config, ConnEventParam, ConnectParam, Device, Errno, Error, Event, EventKind,
     Id, Limits, Lookup, LookupError, LookupToken, Path, PortSpace, QpType, Route, Seed,
+    UdEventParam,
 };
 use oarlock_sim::{Clock, Ladder, Network, NetworkConfig};
 use oarlock_wire::{AddressVector, CmMessage, Guid, MAD_LEN, Qpn, Time};
@@ -107,6 +108,15 @@ pub(super) fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> (Errno, Str
     (error.errno(), error.to_string())
 }
 
+/// The datagram parameters of an event that must have some.
+#[track_caller]
+pub(super) fn ud(event: &Event) -> &UdEventParam {
+    event
+        .param
+        .ud()
+        .unwrap_or_else(|| panic!("{event:?} has no datagram parameters"))
+}
+
 /// The connection parameters of an event that must have some.
 #[track_caller]
 pub(super) fn conn(event: &Event) -> &ConnEventParam {
@@ -151,6 +161,30 @@ impl Host {
         self.cma
             .create_id(channel, PortSpace::TCP, QpType::RC, 0xC0FFEE)
             .expect("an identifier")
+    }
+
+    /// An identifier for datagrams.
+    pub(super) fn ud_id(&mut self) -> Id {
+        self.id_of(PortSpace::UDP, QpType::UD)
+    }
+
+    pub(super) fn id_of(&mut self, port_space: PortSpace, qp_type: QpType) -> Id {
+        self.cma
+            .create_id(self.channel, port_space, qp_type, 0xC0FFEE)
+            .expect("an identifier")
+    }
+
+    pub(super) fn ud_listener(&mut self, address: SocketAddr, backlog: i32) -> Id {
+        let id = self.ud_id();
+        self.listen_at(id, address, backlog);
+        id
+    }
+
+    pub(super) fn listen_at(&mut self, id: Id, address: SocketAddr, backlog: i32) {
+        self.cma
+            .bind_addr(id, address)
+            .expect("the address is free");
+        self.cma.listen(id, backlog).expect("nobody listens there");
     }
 
     pub(super) fn listener(&mut self, address: SocketAddr, backlog: i32) -> Id {
