@@ -218,6 +218,12 @@ pub const DEVIATIONS: &[Deviation] = &[
         "an identifier whose queue pair cannot exist would fail at its last step",
     ),
     row(
+        "datagram requests that come again",
+        "takes a repetition for a new request once the first was answered, and drops a new one with the number of one that waits",
+        "repetitions are told by their transaction: they are answered again, and what has another transaction is new",
+        "an answer that was lost must not make a second connection, and a program that starts again must be heard",
+    ),
+    row(
         "addresses that go away",
         "reports nothing when an address is taken from its interface (ADDR_CHANGE is for bonded interfaces that fail over)",
         "every identifier that is bound to it, connections and listeners too, gets ADDR_CHANGE once, and nothing else changes",

@@ -344,7 +344,7 @@ pub mod option_oarlock {
 
 /// Option names at level [`option_level::IB`].
 pub mod option_ib {
-    /// Path records for the connection, a multiple of 72 bytes: [`IbPathRecData`](super::IbPathRecData).
+    /// Path records for the connection, a multiple of 72 bytes: [`IbPathRecData`](crate::abi::IbPathRecData).
     pub const PATH: u32 = 1;
 }
 

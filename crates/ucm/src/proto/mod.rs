@@ -12,7 +12,8 @@
 //! refused with a sentence. A higher minor version may append fields to a body, which are skipped, and know more kinds,
 //! which are answered with [`RefusalCode::UNKNOWN_REQUEST`]; fields that a lower minor version does not send have the value
 //! that the field's documentation says. [`Header::read`] and [`Header::check`] are apart so that even a refused message can
-//! be answered with its sequence number.
+//! be answered with its sequence number. Version 1.1 added to [`IdPage`] the backlog and the groups of identifiers, and the process
+//! number that a client gives itself.
 //!
 //! **Bounds.** A message has at most [`MAX_MESSAGE`] bytes, and every count in it is checked against what is left before
 //! anything is allocated.

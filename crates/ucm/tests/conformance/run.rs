@@ -154,6 +154,13 @@ impl<'a> Run<'a> {
             [who @ ("peer" | "stranger"), "sends", message, rest @ ..] => {
                 Some(self.send(peer(who), message, rest)?)
             }
+            [who @ ("peer" | "stranger"), "repeats", name] => {
+                let sent = self.records.get(*name).ok_or("it sent no such message")?;
+                let mad: [u8; 256] = sent.bytes[..].try_into().map_err(|_| "no message")?;
+                let to = self.address("LOCAL")?.ip;
+                self.subject.send(peer(who), to, &mad);
+                None
+            }
             [who @ ("peer" | "stranger"), "gets", "nothing", rest @ ..] => {
                 let within = within(rest)?.unwrap_or_default();
                 match self.subject.receive(peer(who), within) {

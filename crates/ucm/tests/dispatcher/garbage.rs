@@ -1,10 +1,14 @@
 //! Random bytes and random lists of requests: no panic, no identifier that cannot be destroyed.
 
+use std::net::SocketAddr;
+
 use oarlock_cma::Cma;
 use oarlock_sim::{Rng, for_each_seed};
-use oarlock_ucm::abi::COMMANDS;
-use oarlock_ucm::client::{self, IdNumber};
+use oarlock_ucm::abi::{self, COMMANDS};
+use oarlock_ucm::client::{self, IdNumber, JoinNumber};
 use oarlock_ucm::{FileId, Owner};
+
+use zerocopy::FromZeros;
 
 use crate::world::{PORT, World, accept_param, address, param};
 
@@ -19,9 +23,14 @@ fn request(rng: &mut Rng, id: IdNumber, files: &[FileId]) -> (Vec<u8>, Vec<u8>) 
         pick(rng, &[0, 1, PORT, PORT + 1, 40000]),
     )
         .into();
-    let mut parts = match rng.below(20) {
-        0 => client::create_id(rng.below(3), pick(rng, &[0x106, 0x106, 0x106, 0x111, 7]), 2)
-            .into_parts(),
+    let group = SocketAddr::from(([224, 0, 1, rng.below(3) as u8], 0));
+    let mut parts = match rng.below(24) {
+        0 => client::create_id(
+            rng.below(3),
+            pick(rng, &[0x106, 0x106, 0x106, 0x111, 0x111, 0x13F, 7]),
+            pick(rng, &[2, 3, 4]),
+        )
+        .into_parts(),
         1 => client::destroy_id(id).into_parts(),
         2 => client::bind(id, to).into_parts(),
         3 => client::resolve_addr(id, None, to, 1000).into_parts(),
@@ -41,6 +50,10 @@ fn request(rng: &mut Rng, id: IdNumber, files: &[FileId]) -> (Vec<u8>, Vec<u8>) 
         14 => client::init_qp_attr(id, rng.below(8) as u32).into_parts(),
         15 | 16 => client::get_event().into_parts(),
         17 => client::set_reuseaddr(id, rng.chance(0.5)).into_parts(),
+        19 => client::join_multicast(id, 1, group, rng.below(3) as u16).into_parts(),
+        20 => client::leave_multicast(JoinNumber(rng.below(4) as u32)).into_parts(),
+        21 => client::write_cm_event(id, pick(rng, &[18, 19, 4]), -1, 7).into_parts(),
+        22 => client::set_path(id, &[abi::IbPathRecData::new_zeroed()]).into_parts(),
         18 => client::notify(id, pick(rng, &[4, 6, 3])).into_parts(),
         _ => client::migrate_id(id, pick(rng, files).0).into_parts(),
     };
@@ -109,7 +122,10 @@ fn assert_nothing_is_stuck(w: &mut World) {
     w.rest();
     for ucm in &w.hosts {
         let cma: &Cma = ucm.cma();
-        assert_eq!((ucm.ids(), cma.len(), cma.connections()), (0, 0, 0));
+        assert_eq!(
+            (ucm.ids(), ucm.joins(), cma.len(), cma.connections()),
+            (0, 0, 0, 0)
+        );
         assert!(ucm.ports().is_empty(), "{:?}", ucm.ports());
     }
 }
