@@ -8,10 +8,6 @@ use oarlock_wire::{AddressVector, Packet, Time};
 
 /// One of the engines. A closed set, so that the calls of the data path are direct.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a queue pair is allocated once, and its kilobytes of queues outweigh the difference"
-)]
 pub(crate) enum Transport {
     Rc(Rc),
     Ud(Ud),

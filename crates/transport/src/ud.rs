@@ -164,6 +164,8 @@ impl Ud {
     /// IBA Vol. 1 ch. 11 "Modify queue pair".
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
+        // Deviation: a Q_Key with the top bit set is for privileged callers (IBA Vol. 1 ch. 10 "Q_Keys"). Whoever has a slot
+        // of the port can write any packet to it, so refusing such a key here would protect nobody.
         let to = check_transition(&UD_TRANSITIONS, self.state, attr)?;
         match to {
             QpState::Reset => self.reset(),
