@@ -2,6 +2,7 @@
 
 mod connection;
 mod connector;
+mod datagrams;
 pub(crate) mod intake;
 mod listener;
 mod options;
@@ -10,5 +11,6 @@ pub use connection::Connection;
 #[cfg(feature = "tokio")]
 pub(crate) use connection::ends;
 pub use connector::Connector;
+pub use datagrams::{Datagram, DatagramSocket, Destination};
 pub use listener::Listener;
 pub use options::{ConnectionOptions, QueueSizes};

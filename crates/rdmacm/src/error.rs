@@ -2,7 +2,7 @@
 
 use crate::hint;
 use crate::param::PaddedData;
-use oarlock_verbs::QpType;
+use oarlock_verbs::{QpType, WcStatus};
 use oarlock_wire::{RejReason, SidrStatus};
 use std::net::{IpAddr, SocketAddr};
 
@@ -298,6 +298,20 @@ pub enum Error {
         /// What fits.
         max: usize,
     },
+    /// A datagram is one packet.
+    #[error("send_to: a message of {given} bytes, a datagram carries at most {max}")]
+    MessageTooLong {
+        /// What was given.
+        given: usize,
+        /// What fits.
+        max: usize,
+    },
+    /// A receive did not bring a datagram; the queue pair is in state Error.
+    #[error("receive: the queue pair has failed: {status}")]
+    ReceiveFailed {
+        /// How it ended.
+        status: WcStatus,
+    },
     /// Only consumer reasons may be given to `reject`.
     #[error(
         "reject: reason {0} is the protocol's own; a program may say 28 (consumer defined) or 35 (vendor option)"
@@ -334,6 +348,8 @@ impl Error {
             Self::UnexpectedEvent { .. } => libc::EPROTO,
             Self::TimedOut { .. } | Self::Unacknowledged { .. } => libc::ETIMEDOUT,
             Self::DeviceRemoved { .. } => libc::ENODEV,
+            Self::MessageTooLong { .. } => libc::EMSGSIZE,
+            Self::ReceiveFailed { .. } => libc::EIO,
             Self::ServiceRefused { .. } => libc::ECONNREFUSED,
             Self::JoinFailed { status, .. } => status.wrapping_abs(),
             Self::Closed { .. } => libc::ENOENT,

@@ -139,7 +139,10 @@ pub use asynchronous::{
 };
 pub use channel::EventChannel;
 pub use datagram::UdParam;
-pub use easy::{Connection, ConnectionOptions, Connector, Listener, QueueSizes};
+pub use easy::{
+    Connection, ConnectionOptions, Connector, Datagram, DatagramSocket, Destination, Listener,
+    QueueSizes,
+};
 pub use error::{Error, Result};
 pub use event::{Event, Receipt};
 pub use identifier::Identifier;

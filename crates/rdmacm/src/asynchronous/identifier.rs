@@ -2,10 +2,13 @@
 
 use super::host::{AsyncHost, Mailbox};
 use crate::channel::EventChannel;
+use crate::datagram::UdParam;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::identifier::{Awaited, Identifier};
+use crate::multicast::{JoinKind, Multicast};
 use crate::param::ConnParam;
+use crate::synchronous::peer_of;
 use oarlock_wire::PortSpace;
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,7 +29,7 @@ use std::time::{Duration, Instant};
 /// let host = AsyncHost::new(&host)?;
 /// let listener = AsyncListener::bind(&host, "127.0.0.1:0".parse()?)?;
 /// let address = listener.local_addr()?;
-/// # let accepting = tokio::spawn(async move { listener.accept().await });
+/// # let passive = tokio::spawn(async move { listener.accept().await?.until_disconnected().await });
 /// let id = AsyncIdentifier::new(&host, PortSpace::TCP)?;
 /// id.resolve_addr(None, address, Duration::from_secs(2)).await?;
 /// id.resolve_route(Duration::from_secs(2)).await?;
@@ -35,7 +38,7 @@ use std::time::{Duration, Instant};
 /// let queue_pair = id.id().create_qp(&device.default_pd(), &cq, &cq, QpInitAttr::default())?;
 /// id.connect(&ConnParam::default()).await?;
 /// id.disconnect().await?;
-/// # accepting.await?.ok();
+/// # passive.await??;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -190,6 +193,44 @@ impl AsyncIdentifier {
     pub async fn accept(&self, param: &ConnParam) -> Result<()> {
         self.id.accept(param)?;
         self.outcome(Awaited::Established).await
+    }
+
+    /// As [`Identifier::resolve_peer`].
+    ///
+    /// # Errors
+    /// As [`Identifier::resolve_peer`].
+    ///
+    /// # Cancellation
+    /// Safe: the question is asked again as often as needed, and what becomes of it comes out of
+    /// [`next_event`](Self::next_event).
+    #[doc(alias = "rdma_connect")]
+    pub async fn resolve_peer(&self, private_data: &[u8]) -> Result<UdParam> {
+        self.id.ask_for_peer("resolve_peer", private_data)?;
+        loop {
+            if let Some(outcome) = peer_of(self.next_event().await?) {
+                return outcome;
+            }
+        }
+    }
+
+    /// As [`Identifier::join_multicast`], and waits for the outcome; [`Multicast::param`] says how the group is reached. One
+    /// join of an identifier at a time.
+    ///
+    /// # Errors
+    /// [`Error::JoinFailed`]; else as [`Identifier::join_multicast`].
+    ///
+    /// # Cancellation
+    /// Safe: the group is left, since nobody has its membership. Its event, if it came already, is passed over by the next
+    /// call, or comes out of [`next_event`](Self::next_event).
+    #[doc(alias = "rdma_join_multicast")]
+    #[doc(alias = "rdma_join_multicast_ex")]
+    pub async fn join_multicast(&self, group: SocketAddr, kind: JoinKind) -> Result<Multicast> {
+        let multicast = self.id.begin_join(group, kind)?;
+        loop {
+            if let Some(outcome) = multicast.outcome(self.next_event().await?) {
+                return outcome.map(|()| multicast);
+            }
+        }
     }
 
     /// As [`Identifier::disconnect`], and waits until the connection is down.

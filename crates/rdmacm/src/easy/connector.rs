@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 ///
 /// ```
 /// # use oarlock_rdmacm::{ConnectionOptions, Connector, Host, Listener};
-/// # /// let host = Host::private()?;
+/// # use std::time::Duration;
+/// let host = Host::private()?;
 /// let listener = Listener::bind(&host, "127.0.0.1:0".parse()?)?;
 /// let address = listener.local_addr()?;
 /// let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());

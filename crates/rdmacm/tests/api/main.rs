@@ -1,10 +1,13 @@
 //! The public API on private hosts.
 
 mod asynchronous;
+mod datagram;
 mod easy;
 mod hostile;
+mod injected;
 mod lossy;
 mod migration;
 mod model;
+mod multicast;
 mod parameters;
 mod support;
