@@ -281,8 +281,9 @@ pub(crate) fn ud_init(side: &Side) -> Qp {
     qp
 }
 
-/// From Init to RTS.
-fn ud_start(qp: &Qp) {
+/// A datagram queue pair in state RTS.
+pub(crate) fn ud_ready(side: &Side) -> Qp {
+    let qp = ud_init(side);
     qp.modify(&QpAttr::to_state(QpState::Rtr)).expect("rtr");
     qp.modify(&QpAttr {
         mask: AttrMask::STATE | AttrMask::SQ_PSN,
@@ -290,24 +291,6 @@ fn ud_start(qp: &Qp) {
         ..QpAttr::default()
     })
     .expect("rts");
-}
-
-/// From Reset to RTS.
-pub(crate) fn ud_walk(qp: &Qp) {
-    qp.modify(&QpAttr {
-        mask: AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-        state: QpState::Init,
-        qkey: KEY,
-        ..QpAttr::default()
-    })
-    .expect("init");
-    ud_start(qp);
-}
-
-/// A datagram queue pair in state RTS.
-pub(crate) fn ud_ready(side: &Side) -> Qp {
-    let qp = ud_init(side);
-    ud_start(&qp);
     qp
 }
 
