@@ -7,16 +7,21 @@ use oarlock_hostd::{Error, Host};
 use oarlock_port::fdpass;
 use oarlock_sim::not_run;
 use oarlock_ucm::proto::RefusalCode;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use support::namespace::in_own_namespace;
 use support::program::{Process, raw, service_program, start_service};
 use support::*;
 
-/// Held by tests whose service may have few descriptors: those on their way are counted for all programs of a user.
-static FEW_DESCRIPTORS: Mutex<()> = Mutex::new(());
+/// A lock for tests whose service may have few descriptors: those on their way are counted for all programs of a user, so
+/// such tests wait for each other, in other processes too.
+fn alone() -> File {
+    let lock = File::open(std::env::temp_dir()).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    lock
+}
 
 fn refusal(result: Result<Host, Error>) -> (RefusalCode, String) {
     match result {
@@ -54,10 +59,8 @@ fn one_program_too_many_is_told_so_and_the_others_stay() {
 
 #[test]
 fn a_service_without_descriptors_says_so_and_goes_on() {
-    let _alone = FEW_DESCRIPTORS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
     in_own_namespace("a_service_without_descriptors_says_so_and_goes_on", || {
+        let _alone = alone();
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n 512 && exec \"$0\" host"]);
         let mut service = start_service(shell.arg(service_program()));
@@ -169,7 +172,7 @@ fn a_program_without_descriptors_is_told_so() {
     if std::env::var_os("OARLOCK_TEST_PART").is_some() {
         // The socket takes the last descriptor.
         let mut files = Vec::new();
-        while let Ok(file) = std::fs::File::open("/dev/null") {
+        while let Ok(file) = File::open("/dev/null") {
             files.push(file);
         }
         files.pop();
@@ -195,17 +198,15 @@ fn a_program_without_descriptors_is_told_so() {
 /// asked for a descriptor, and takes back what that one did not get; before, it dropped the program.
 #[test]
 fn descriptors_that_nobody_reads_cost_no_program_its_connection() {
-    let _alone = FEW_DESCRIPTORS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
     in_own_namespace(
         "descriptors_that_nobody_reads_cost_no_program_its_connection",
         || {
+            let _alone = alone();
             let mut shell = Command::new("sh");
             shell.args(["-c", "ulimit -n 512 && exec \"$0\" host"]);
             let mut service = start_service(shell.arg(service_program()));
             let host = Host::join().unwrap();
-            let null = std::fs::File::open("/dev/null").unwrap();
+            let null = File::open("/dev/null").unwrap();
             let mut unread = Vec::new();
             while unread.len() < 100 {
                 let (theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
