@@ -9,13 +9,12 @@ use oarlock_transport::{
 };
 use oarlock_wire::{LKey, Mtu};
 use support::{
-    Path, Side, connected, content, eventually, filled, pair, pair_with, pattern, recv, send,
-    to_init, to_rtr, to_rts, whole,
+    Path, Side, connected, connected_impatient, connected_lossy, content, eventually, filled, pair,
+    pair_with, pattern, recv, send, to_init, to_rtr, to_rts, whole,
 };
 
 /// Sends messages of many lengths both ways and compares every byte.
-fn exchange(a: &Side, b: &Side, rounds: usize) {
-    let (qa, qb) = connected(a, b);
+fn exchange((a, qa): (&Side, Qp), (b, qb): (&Side, Qp), rounds: usize) {
     let lengths = [0, 1, 3, 4, 1023, 1024, 1025, 4096, 70_000];
     for round in 0..rounds {
         for (from, to, sender, receiver) in [(a, b, &qa, &qb), (b, a, &qb, &qa)] {
@@ -57,7 +56,8 @@ fn exchange(a: &Side, b: &Side, rounds: usize) {
 #[test]
 fn messages_of_all_lengths_arrive_unchanged_and_in_order() {
     let (a, b) = pair();
-    exchange(&a, &b, 2);
+    let (qa, qb) = connected(&a, &b);
+    exchange((&a, qa), (&b, qb), 2);
     for side in [&a, &b] {
         for dropped in ["malformed", "no_such_qp", "foreign_slot", "send_failed"] {
             assert_eq!(side.counter(dropped), 0, "{dropped}");
@@ -73,7 +73,8 @@ fn losses_duplicates_and_overtaking_change_nothing() {
         duplicate: 0.05,
         reorder: 0.05,
     });
-    exchange(&a, &b, 3);
+    let (qa, qb) = connected_lossy(&a, &b);
+    exchange((&a, qa), (&b, qb), 3);
     let lost = a.counter("port_fault_lost") + b.counter("port_fault_lost");
     assert!(lost > 0, "the faults were on");
 }
@@ -154,7 +155,7 @@ fn a_receiver_that_never_gets_ready_fails_the_send() {
     let source = filled(&a, b"never");
     send(&qa, 1, &[whole(&source)]);
     send(&qa, 2, &[whole(&source)]);
-    let failed = a.collect(2);
+    let failed = a.collect_any(2);
     assert_eq!(failed[0].completion.status, WcStatus::RNR_RETRY_EXC_ERR);
     assert_eq!(failed[1].completion.status, WcStatus::WR_FLUSH_ERR);
     assert_eq!(qa.state(), QpState::Error);
@@ -164,11 +165,11 @@ fn a_receiver_that_never_gets_ready_fails_the_send() {
 #[test]
 fn a_silent_peer_fails_the_send() {
     let (a, b) = pair();
-    let (qa, qb) = connected(&a, &b);
+    let (qa, qb) = connected_impatient(&a, &b);
     drop(qb);
     let source = filled(&a, b"anybody there");
     send(&qa, 1, &[whole(&source)]);
-    let failed = a.collect(1).remove(0).completion;
+    let failed = a.collect_any(1).remove(0).completion;
     assert_eq!(failed.status, WcStatus::RETRY_EXC_ERR);
     assert!(
         b.counter("no_such_qp") > 0,
@@ -188,7 +189,7 @@ fn error_flushes_everything_that_is_outstanding() {
     // And what is posted later.
     recv(&qa, 5, &[whole(&target)]);
     send(&qa, 6, &[whole(&target)]);
-    let flushed = a.collect(7);
+    let flushed = a.collect_any(7);
     for (i, cqe) in flushed.iter().enumerate() {
         assert_eq!(cqe.completion.status, WcStatus::WR_FLUSH_ERR);
         assert_eq!(cqe.completion.wr_id, i as u64);
@@ -233,9 +234,9 @@ fn wrong_keys_bounds_domains_and_rights_are_protection_errors() {
         let (qa, qb) = connected(&a, &b);
         recv(&qb, 1, &[sge]);
         send(&qa, 2, &[whole(&source)]);
-        let received = b.collect(1).remove(0).completion;
+        let received = b.collect_any(1).remove(0).completion;
         assert_eq!(received.status, WcStatus::LOC_PROT_ERR, "{what}");
-        let sent = a.collect(1).remove(0).completion;
+        let sent = a.collect_any(1).remove(0).completion;
         assert_eq!(sent.status, WcStatus::REM_OP_ERR, "{what}");
     }
     for region in [&own, &foreign_domain, &read_only] {
@@ -245,7 +246,10 @@ fn wrong_keys_bounds_domains_and_rights_are_protection_errors() {
     let (qa, qb) = connected(&a, &b);
     recv(&qb, 1, &[whole(&own)]);
     send(&qa, 3, &[source.sge(8, 16)]);
-    assert_eq!(a.collect(1)[0].completion.status, WcStatus::LOC_PROT_ERR);
+    assert_eq!(
+        a.collect_any(1)[0].completion.status,
+        WcStatus::LOC_PROT_ERR
+    );
     assert_eq!(content(&own), [0; 16]);
 }
 

@@ -99,9 +99,14 @@ impl Side {
         Qp::new(&self.pd, &self.cq, &self.cq, init).expect("qp")
     }
 
-    /// Polls until `count` completions are there.
+    /// Polls until `count` completions are there, all of success.
     pub(crate) fn collect(&self, count: usize) -> Vec<Cqe> {
         collect(&self.cq, count)
+    }
+
+    /// Polls until `count` completions are there, however they ended.
+    pub(crate) fn collect_any(&self, count: usize) -> Vec<Cqe> {
+        collect_any(&self.cq, count)
     }
 
     pub(crate) fn counter(&self, name: &str) -> u64 {
@@ -112,6 +117,15 @@ impl Side {
 }
 
 pub(crate) fn collect(cq: &Cq, count: usize) -> Vec<Cqe> {
+    let all = collect_any(cq, count);
+    for Cqe { completion, .. } in &all {
+        let (wr_id, status) = (completion.wr_id, completion.status);
+        assert!(status.is_success(), "request {wr_id}: {status}");
+    }
+    all
+}
+
+fn collect_any(cq: &Cq, count: usize) -> Vec<Cqe> {
     let mut all = Vec::new();
     let end = Instant::now() + PATIENCE;
     while all.len() < count {
@@ -188,8 +202,8 @@ impl Path {
         Self {
             local: a.gid,
             remote: b.gid,
-            // 4 ms, so that tests with losses are quick.
-            timeout: 10,
+            // A second, eight times: a peer whose threads wait for a busy machine is not taken for dead.
+            timeout: 18,
             rnr_timer: 1,
             rnr_retry: 7,
         }
@@ -247,8 +261,16 @@ pub(crate) fn to_rts(qp: &Qp, path: &Path) {
 
 /// Connects two queue pairs by hand.
 pub(crate) fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
+    connect_waiting(a, b, Path::between(a.0, b.0).timeout);
+}
+
+/// As [`connect`], with this local ACK timeout.
+fn connect_waiting(a: (&Side, &Qp), b: (&Side, &Qp), timeout: u8) {
     for ((side, qp), (peer_side, peer)) in [(a, b), (b, a)] {
-        let path = Path::between(side, peer_side);
+        let path = Path {
+            timeout,
+            ..Path::between(side, peer_side)
+        };
         to_init(qp);
         to_rtr(qp, peer, &path);
         to_rts(qp, &path);
@@ -259,6 +281,20 @@ pub(crate) fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
 pub(crate) fn connected(a: &Side, b: &Side) -> (Qp, Qp) {
     let (qa, qb) = (a.qp(QpInit::default()), b.qp(QpInit::default()));
     connect((a, &qa), (b, &qb));
+    (qa, qb)
+}
+
+/// Two connected queue pairs that take silence for death after 8 times 4 ms: for tests whose peer is silent.
+pub(crate) fn connected_impatient(a: &Side, b: &Side) -> (Qp, Qp) {
+    let (qa, qb) = (a.qp(QpInit::default()), b.qp(QpInit::default()));
+    connect_waiting((a, &qa), (b, &qb), 10);
+    (qa, qb)
+}
+
+/// Two connected queue pairs for a network with losses: 8 times 134 ms.
+pub(crate) fn connected_lossy(a: &Side, b: &Side) -> (Qp, Qp) {
+    let (qa, qb) = (a.qp(QpInit::default()), b.qp(QpInit::default()));
+    connect_waiting((a, &qa), (b, &qb), 15);
     (qa, qb)
 }
 

@@ -67,7 +67,8 @@ pub fn connect(a: &QueuePair, b: &QueuePair) {
             rq_psn: Psn::truncate(peer.qpn().get()),
             sq_psn: Psn::truncate(qp.qpn().get()),
             min_rnr_timer: 1,
-            timeout: IbTimeout::truncate(10),
+            // 268 ms, eight times: a peer whose threads wait for a busy machine is not taken for dead.
+            timeout: IbTimeout::truncate(16),
             retry_count: RetryCount::truncate(7),
             rnr_retry: RetryCount::truncate(7),
             ..QpAttr::default()
