@@ -1,6 +1,6 @@
 //! `oarlock host`: the host service, in the foreground. Also what other commands want to know about it.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, system};
 use crate::report::Lines;
 use clap::Args;
 use oarlock_hostd::Host;
@@ -51,6 +51,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         lines.say(format_args!("host service: process {}", std::process::id()));
     })?;
     Ok(())
+}
+
+/// Joins the service, or starts this very program as the service, whatever name it has.
+pub(crate) fn open() -> Result<Host, Failure> {
+    let program = std::env::current_exe().map_err(system("the path of this program"))?;
+    Ok(Host::open_starting(&program)?)
 }
 
 /// Packets that the service has sent and received since it started.

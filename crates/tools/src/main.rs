@@ -26,7 +26,10 @@ mod signals;
 mod trace;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use oarlock_hostd::service::{LOG_FILE_VARIABLE, LogFile};
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use tracing_subscriber::EnvFilter;
 
 const LOG_VARIABLE: &str = "OARLOCK_LOG";
@@ -72,7 +75,7 @@ enum Command {
 fn main() -> ExitCode {
     // clap exits with 2 on wrong usage, and with 0 after help and version.
     let cli = Cli::parse();
-    if let Err(failure) = init_log() {
+    if let Err(failure) = init_log(&cli.command) {
         return failure.report();
     }
     if let Err(error) = signals::outlive_file_size_limit() {
@@ -96,7 +99,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn init_log() -> Result<(), failure::Failure> {
+/// Programs log warnings to standard error. The service that a program started has a file for it, and says more.
+fn init_log(command: &Command) -> Result<(), failure::Failure> {
+    let file = match command {
+        Command::Host(_) => LogFile::from_env().unwrap_or_else(|error| {
+            // A service without a log is better than none.
+            let _ = writeln!(std::io::stderr(), "warning: {LOG_FILE_VARIABLE}: {error}");
+            None
+        }),
+        _ => None,
+    };
     let filter = match std::env::var_os(LOG_VARIABLE) {
         Some(text) if !text.is_empty() => {
             let text = text.to_string_lossy();
@@ -104,16 +116,17 @@ fn init_log() -> Result<(), failure::Failure> {
                 failure::Failure::Usage(format!("{LOG_VARIABLE}={text}: {error}"))
             })?
         }
-        _ => EnvFilter::new("warn"),
+        _ => EnvFilter::new(if file.is_some() { "info" } else { "warn" }),
     };
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
         .with_target(false)
-        .without_time()
         // A service that a program started outlives the reader of its standard error: what cannot be written is not said.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match file {
+        Some(file) => log.with_ansi(false).with_writer(Mutex::new(file)).init(),
+        None => log.with_writer(std::io::stderr).without_time().init(),
+    }
     Ok(())
 }
 

@@ -15,9 +15,9 @@ mod session;
 mod tests;
 
 use crate::failure::Failure;
+use crate::host;
 use crate::report::{self, Lines};
 use crate::trace;
-use oarlock_hostd::Host;
 use std::net::SocketAddr;
 
 pub(crate) use address::any as any_address;
@@ -34,12 +34,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(options.json);
     let plan = options.plan()?;
     let mut outcome = Outcome::new(&plan);
-    let result = Host::open()
-        .map_err(Failure::from)
-        .and_then(|host| match plan.server {
-            Some(server) => active::run(host, &plan, server, lines, &mut outcome),
-            None => passive::run(host, &plan, lines, &mut outcome),
-        });
+    let result = host::open().and_then(|host| match plan.server {
+        Some(server) => active::run(host, &plan, server, lines, &mut outcome),
+        None => passive::run(host, &plan, lines, &mut outcome),
+    });
     let status = i32::from(result.is_err());
     lines.say("test complete");
     lines.say(format_args!("return status {status}"));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cmatose::options::Plan;
+use oarlock_hostd::Host;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_port::{Faults, MemWire};
 use oarlock_wire::IbTimeout;
@@ -29,6 +30,9 @@ fn pair(faults: Faults) -> [(Result<(), Failure>, Outcome); 2] {
     let wire = MemWire::with_faults(faults);
     let mut config = ServiceConfig::default();
     config.cma.cm_response_timeout = IbTimeout::truncate(13);
+    // A peer whose program is busy asks for patience; if its next message is lost, it is that long until the one before is
+    // repeated.
+    config.cma.mra_service_timeout = IbTimeout::truncate(17);
     config.cma.packet_life_time = IbTimeout::truncate(12);
     let host = |address| Host::private_with(&wire, &[address], config.clone()).expect("a host");
     let (passive_host, active_host) = (host(PASSIVE), host(ACTIVE));

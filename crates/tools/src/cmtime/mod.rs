@@ -9,6 +9,7 @@ mod passive;
 mod statistics;
 
 use crate::failure::Failure;
+use crate::host;
 use crate::report::{self, Lines};
 use clap::{ArgGroup, Args, ValueEnum};
 use oarlock_hostd::Host;
@@ -59,7 +60,7 @@ const DEFAULT_CONNECTIONS: u32 = 100;
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(options.json);
-    let host = Host::open()?;
+    let host = host::open()?;
     if options.role == Some(Role::Server) {
         return serve(options, &host, lines);
     }

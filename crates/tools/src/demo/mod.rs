@@ -9,7 +9,6 @@ use crate::report::{self, Lines};
 use crate::{host, trace};
 use child::{Child, Report};
 use clap::Args;
-use oarlock_hostd::Host;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -77,7 +76,7 @@ struct Summary {
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(options.json);
-    let host = Host::open()?;
+    let host = host::open()?;
     let before = host::traffic(&host)?;
     lines.say(format_args!(
         "host service: process {}; it manages connections on {}",

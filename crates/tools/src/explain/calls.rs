@@ -56,6 +56,7 @@ pub(super) const CALLS: &[Call] = &[
     call("reject", &["reject_ece"]),
     call("disconnect", &[]),
     call("establish", &[]),
+    call("load_alternate_path", &[]),
     call("init_qp_attr", &["create_qp", "create_qp_ex"]),
     call("get_event", &["get_cm_event", "get_request"]),
     call("set_option", &[]),
@@ -65,6 +66,8 @@ pub(super) const CALLS: &[Call] = &[
         &["join_multicast_ex", "join_ip_mcast", "join_mcast"],
     ),
     call("leave_multicast", &["leave_mcast"]),
+    call("send_to", &["post_ud_send"]),
+    call("receive", &["recv"]),
     call("migrate_id", &["migrate", "migrate_to_none"]),
     call(
         "resolve_addrinfo",

@@ -106,6 +106,13 @@ pub(super) const TABLE: Table = Table {
             "this is an error of the library that made the request: it was built against other headers",
         ),
         entry(
+            32,
+            "EPIPE",
+            &[],
+            "the event loop (tokio runtime) that read the events of the host has ended",
+            "open the host again inside the event loop that is to read its events",
+        ),
+        entry(
             35,
             "EDEADLK",
             &["EDEADLOCK"],
@@ -132,6 +139,13 @@ pub(super) const TABLE: Table = Table {
             &[],
             "the host service gave an answer that the library does not understand",
             "use one release of library and service; report it if they are",
+        ),
+        entry(
+            90,
+            "EMSGSIZE",
+            &[],
+            "the message is too long for a datagram, which is one packet",
+            "send at most as many bytes as the path MTU, in several messages where need be",
         ),
         entry(
             93,

@@ -227,6 +227,27 @@ pub(super) const ADDRESSES: &[Rule] = &[
         CMA,
     ),
     rule(
+        &["set_option"],
+        EINVAL,
+        &["PathRecords", "NoPrimaryPath"],
+        "IB_PATH: the value is no whole number of records of 72 bytes, or none of them has exactly the flags GMP, PRIMARY and BIDIRECTIONAL (0x2B)",
+        UCMA,
+    ),
+    rule(
+        &["set_option"],
+        EINVAL,
+        &["PathSource", "PathPKey", "PathServiceId", "PathMtu"],
+        "IB_PATH: the path begins at an address, lies in a partition, leads to a service ID or has an MTU that is not the identifier's",
+        HERE,
+    ),
+    rule(
+        &["create_id"],
+        ENOSYS,
+        &["QpTypeNotImplemented"],
+        "port space IB with a queue pair type other than RC, UC and UD",
+        HERE,
+    ),
+    rule(
         &["query"],
         ENOSYS,
         &["UnknownQuery"],
@@ -236,7 +257,7 @@ pub(super) const ADDRESSES: &[Rule] = &[
     rule(
         &["query", "resolve_addrinfo"],
         ENODATA,
-        &[],
+        &["NoServices"],
         "no service record was resolved for the identifier",
         UCMA,
     ),
@@ -246,6 +267,20 @@ pub(super) const ADDRESSES: &[Rule] = &[
         &[],
         "a resolution is under way on the identifier",
         "rdma-core librdmacm",
+    ),
+    rule(
+        &["resolve_addrinfo"],
+        EOPNOTSUPP,
+        &["NoServiceRecords"],
+        "service records exist on InfiniBand links only, where a subnet administrator resolves them",
+        UCMA,
+    ),
+    rule(
+        &["resolve_addrinfo"],
+        EINVAL,
+        &["ServiceState"],
+        "the identifier is not in state ADDR_RESOLVED",
+        UCMA,
     ),
     rule(
         &["resolve_addrinfo"],
@@ -365,10 +400,17 @@ pub(super) const CONNECTIONS: &[Rule] = &[
     ),
     rule(
         &["connect", "accept"],
-        ENOSYS,
-        &["Ece"],
-        "vendor options (ECE) were given, and are not implemented",
+        EINVAL,
+        &["EceInRtu", "EceNotCarried", "EceVendorId"],
+        "vendor options (ECE) are given where the message carries none (an RTU, a SIDR_REQ), or the vendor ID has more than 24 bits",
         HERE,
+    ),
+    rule(
+        &["load_alternate_path"],
+        EINVAL,
+        &["AlternatePathPending"],
+        "an alternate path is being agreed on already",
+        CM,
     ),
     rule(
         &["accept"],
@@ -422,9 +464,16 @@ pub(super) const CONNECTIONS: &[Rule] = &[
     rule(
         &["init_qp_attr"],
         EINVAL,
-        &["QueuePairExists", "OtherDevice", "NoDevice"],
-        "create_qp: there is a queue pair already, the protection domain is of another device, or the identifier has no device yet",
+        &["QueuePairExists", "OtherDevice", "NoDevice", "OtherQpType"],
+        "create_qp: there is a queue pair already, the protection domain is of another device, the queue pair is of another type, or the identifier has no device yet",
         "rdma_create_qp(3)",
+    ),
+    rule(
+        &["init_qp_attr"],
+        EINVAL,
+        &["ListenerHasNoQueuePair"],
+        "the identifier listens, which no queue pair does",
+        UCMA,
     ),
     rule(
         &["init_qp_attr"],
@@ -461,6 +510,76 @@ pub(super) const DATAGRAMS: &[Rule] = &[
     rule(
         &["join_multicast"],
         EINVAL,
+        &["NotDatagram"],
+        "the identifier is not of a datagram port space (udp, ipoib, or ib with UD)",
+        CMA,
+    ),
+    rule(
+        &["join_multicast"],
+        EINVAL,
+        &["NotMulticast"],
+        "the address is no multicast group",
+        CMA,
+    ),
+    rule(
+        &["join_multicast"],
+        EINVAL,
+        &["JoinFlags"],
+        "the flags are neither those of a full member (0) nor of one that only sends (1)",
+        UCMA,
+    ),
+    rule(
+        &["join_multicast"],
+        EADDRNOTAVAIL,
+        &["NoSourceForGroup"],
+        "the identifier's device has no address of the group's family",
+        HERE,
+    ),
+    rule(
+        &["join_multicast"],
+        ENOMEM,
+        &["TooManyMulticasts"],
+        "as many memberships exist as the host allows",
+        HERE,
+    ),
+    rule(
+        &["join_multicast"],
+        ETIMEDOUT,
+        &["JoinFailed"],
+        "the group was not joined (as negative status of MULTICAST_ERROR, whatever the number)",
+        CMA,
+    ),
+    rule(
+        &["leave_multicast"],
+        EINVAL,
+        &["OtherFilesJoin"],
+        "the membership is of an identifier on another event channel",
+        UCMA,
+    ),
+    rule(
+        &["establish", "disconnect", "notify"],
+        EINVAL,
+        &["NotConnected"],
+        "the identifier is for UD queue pairs, which are not connected",
+        CMA,
+    ),
+    rule(
+        &["connect", "accept"],
+        EINVAL,
+        &["QKeyWithoutDatagrams", "QKeyMismatch"],
+        "a Q_Key is given for a connected queue pair, or another one than the identifier has already",
+        CMA,
+    ),
+    rule(
+        &["connect"],
+        ECONNREFUSED,
+        &["ServiceRefused"],
+        "UD: the peer has no service there (a synchronous identifier; others see UNREACHABLE with the SIDR status)",
+        "oarlock-rdmacm",
+    ),
+    rule(
+        &["join_multicast"],
+        EINVAL,
         &["WrongState"],
         "the identifier is not of a datagram port space, has no device, or is in another state than ADDR_BOUND or ADDR_RESOLVED",
         CMA,
@@ -473,6 +592,20 @@ pub(super) const DATAGRAMS: &[Rule] = &[
         CMA,
     ),
     rule(
+        &["send_to"],
+        EMSGSIZE,
+        &["MessageTooLong"],
+        "the message is longer than one packet of the path carries, and a datagram is one packet",
+        "oarlock-rdmacm",
+    ),
+    rule(
+        &["receive"],
+        EIO,
+        &["ReceiveFailed"],
+        "the queue pair has failed",
+        "oarlock-rdmacm",
+    ),
+    rule(
         &["leave_multicast"],
         EADDRNOTAVAIL,
         &[],
@@ -482,7 +615,7 @@ pub(super) const DATAGRAMS: &[Rule] = &[
     rule(
         &["leave_multicast"],
         ENOENT,
-        &[],
+        &["UnknownJoin", "UnknownMulticast"],
         "there is no such membership (any more)",
         UCMA,
     ),
@@ -540,6 +673,27 @@ pub(super) const CHANNELS: &[Rule] = &[
         "oarlock-rdmacm; the C library waits for ever",
     ),
     rule(
+        &["migrate_id", "destroy_id", "leave_multicast"],
+        ETIMEDOUT,
+        &["Unacknowledged"],
+        "events were not acknowledged by the deadline; it is done all the same",
+        "oarlock-rdmacm",
+    ),
+    rule(
+        &["create_event_channel"],
+        EINVAL,
+        &["NoRuntime"],
+        "an asynchronous channel is opened outside of a tokio runtime",
+        "oarlock-rdmacm",
+    ),
+    rule(
+        &["get_event"],
+        EPIPE,
+        &["RuntimeGone"],
+        "the tokio runtime that read the host's events has ended",
+        "oarlock-rdmacm",
+    ),
+    rule(
         &["get_event"],
         EINVAL,
         &["NotSynchronous"],
@@ -549,7 +703,7 @@ pub(super) const CHANNELS: &[Rule] = &[
     rule(
         &["write_cm_event"],
         EINVAL,
-        &[],
+        &["ForeignEvent", "NotInjectable"],
         "the event is neither USER (18) nor INTERNAL (19)",
         UCMA,
     ),
@@ -624,7 +778,7 @@ pub(super) const EVERY_CALL: &[Rule] = &[
     rule(
         &[ANY],
         ENOSYS,
-        &["NotImplemented", "PortSpaceNotImplemented"],
+        &["NoGetOption"],
         "the command, or what it asks for, is not implemented; the sentence names it",
         UCMA,
     ),
@@ -695,10 +849,12 @@ const EBUSY: i64 = 16;
 const ENODEV: i64 = 19;
 const EINVAL: i64 = 22;
 const ENOSPC: i64 = 28;
+const EPIPE: i64 = 32;
 const EDEADLK: i64 = 35;
 const ENOSYS: i64 = 38;
 const ENODATA: i64 = 61;
 const EPROTO: i64 = 71;
+const EMSGSIZE: i64 = 90;
 const EPROTONOSUPPORT: i64 = 93;
 const EOPNOTSUPP: i64 = 95;
 const EAFNOSUPPORT: i64 = 97;

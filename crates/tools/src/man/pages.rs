@@ -39,9 +39,13 @@ const LOG: (&str, &str) = (
 );
 const HOSTD: (&str, &str) = (
     "OARLOCK_HOSTD",
-    "The program that is started as the host service when none runs; without it the program oarlock in the folder of the running program, then in PATH.",
+    "The program that is started as the host service when none runs; without it this very program (other programs look for oarlock in their own folder, then in PATH).",
 );
-const PROGRAM: &[(&str, &str)] = &[HOSTD, LOG];
+const LOG_FILE: (&str, &str) = (
+    "OARLOCK_LOG_FILE",
+    "The file that a host service logs to; a program that starts one sets it, unless it is set: to oarlock/host-N.log in XDG_RUNTIME_DIR, else to oarlock-USER/host-N.log in TMPDIR or /tmp, where N is the number of the network namespace. It has at most 1 MiB, and then becomes host-N.log.old. Empty means no log.",
+);
+const PROGRAM: &[(&str, &str)] = &[HOSTD, LOG, LOG_FILE];
 
 const COMMON_JSON: &str = "With --json exactly one object goes to standard output and everything else to standard error. Keys are only ever added. Times end in _us and are microseconds, rates end in _per_s, sizes are bytes.";
 const SERVICE: &str = "The host service of the network namespace is joined, or started when none runs; it ends by itself some seconds after its last program.";
@@ -174,7 +178,7 @@ pub(super) const PAGES: &[Page] = &[
             ),
             ("2", "Wrong usage."),
         ],
-        environment: &[LOG],
+        environment: &[LOG, LOG_FILE],
         related: &["oarlock-ps"],
         see_also: &[("rdma_cm", "7"), ("namespaces", "7")],
     },

@@ -18,7 +18,6 @@ use crate::failure::{Failure, system};
 use crate::report::{self, Lines};
 use crate::signals::Ending;
 use clap::{ArgGroup, Args};
-use oarlock_hostd::Host;
 use oarlock_rdmacm::EventChannel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
@@ -106,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             validate: options.validate,
             until,
         };
-        let host = Host::open()?;
+        let host = crate::host::open()?;
         let mut served = server::Served::default();
         let result = server::run(&host, &plan, &ending, lines, &mut served);
         return finish(options, result, &served, served.lines(), lines);
@@ -130,7 +129,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         timeout: options.timeout.unwrap_or(DEFAULT_TIMEOUT),
         until,
     };
-    let host = Host::open()?;
+    let host = crate::host::open()?;
     let mut tally = client::Tally::new(&plan);
     let result = client::run(&host, &plan, &ending, lines, &mut tally);
     finish(options, result, &tally, tally.lines(), lines)

@@ -1,9 +1,10 @@
 //! Both sides in one process, on a wire in memory.
 
 use super::*;
+use oarlock_hostd::Host;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_port::{Faults, MemWire};
-use oarlock_rdmacm::{ConnParam, Connector, Error, Listener};
+use oarlock_rdmacm::{ConnParam, ConnectionOptions, Connector, Error, Listener};
 use oarlock_wire::IbTimeout;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,6 +23,9 @@ fn hosts(faults: Faults) -> Hosts {
     let wire = MemWire::with_faults(faults);
     let mut config = ServiceConfig::default();
     config.cma.cm_response_timeout = IbTimeout::truncate(13);
+    // A peer whose program is busy asks for patience; if its next message is lost, it is that long until the one before is
+    // repeated.
+    config.cma.mra_service_timeout = IbTimeout::truncate(17);
     config.cma.packet_life_time = IbTimeout::truncate(10);
     let host = |address| Host::private_with(&wire, &[address], config.clone()).expect("a host");
     Hosts {
@@ -56,6 +60,10 @@ fn client_plan(count: u32, size: u32) -> client::Plan {
 }
 
 const QUIET: fn() -> Lines = || Lines::new(true);
+
+fn options(param: ConnParam) -> ConnectionOptions {
+    ConnectionOptions::new().param(param).deadline(PATIENCE)
+}
 
 /// Runs a server beside `clients`. One that is persistent is asked to end when they are done; the others end by themselves.
 fn beside<T: Send>(
@@ -172,8 +180,7 @@ fn a_foreign_client_is_refused_and_told_so() {
         let param = ConnParam::default().private_data(private_data.clone());
         let (served, counts, refused) = beside(&hosts, &server_plan(false), || {
             Connector::new(&hosts.client)
-                .param(param)
-                .deadline(PATIENCE)
+                .options(options(param))
                 .connect(ADDRESS)
                 .map(drop)
         });
@@ -209,8 +216,7 @@ fn a_foreign_server_is_not_spoken_to() {
         let hosts = hosts(Faults::default());
         let listener = Listener::bind(&hosts.server, ADDRESS)
             .expect("it listens")
-            .param(ConnParam::default().private_data(private_data))
-            .deadline(PATIENCE);
+            .options(options(ConnParam::default().private_data(private_data)));
         let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
         let (result, tally) = ping(&hosts, &client_plan(3, 64));
         let said = result.expect_err("no ping").to_string();
@@ -251,14 +257,14 @@ fn a_reply_that_does_not_come_is_a_lost_message() {
     };
     let listener = Listener::bind(&hosts.server, ADDRESS)
         .expect("it listens")
-        .param(ConnParam::default().private_data(hello.emit()))
-        .deadline(PATIENCE)
-        .prepare(|queue_pair, pd| {
-            for number in 0..8 {
-                queue_pair.post_recv(number, oarlock_verbs::Buffer::new(pd, 64)?)?;
-            }
-            Ok(())
-        });
+        .options(
+            options(ConnParam::default().private_data(hello.emit())).prepare(|queue_pair, pd| {
+                for number in 0..8 {
+                    queue_pair.post_recv(number, oarlock_verbs::Buffer::new(pd, 64)?)?;
+                }
+                Ok(())
+            }),
+        );
     let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
     let plan = client::Plan {
         timeout: Duration::from_millis(20),

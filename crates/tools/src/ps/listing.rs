@@ -28,6 +28,8 @@ struct ClientListing {
     pid: u32,
     name: String,
     slot: Option<u8>,
+    /// The number that it has in its own process namespace; `pid` is 0 when that is another one.
+    own_pid: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,6 +77,7 @@ pub(super) fn listing(state: HostState) -> Listing {
                     pid: client.pid,
                     name: client.name,
                     slot: client.slot,
+                    own_pid: client.own_pid,
                 })
                 .collect(),
             slots: host.slots,

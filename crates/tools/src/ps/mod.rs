@@ -8,7 +8,7 @@ mod watch;
 use crate::failure::Failure;
 use crate::report::{self, Lines};
 use clap::Args;
-use oarlock_hostd::{Host, HostState};
+use oarlock_hostd::{ClientInfo, Host, HostState};
 use std::time::Duration;
 
 /// Options of `oarlock ps`.
@@ -56,7 +56,11 @@ fn state(host: &Host) -> Result<HostState, Failure> {
     let mut state = host.ps()?;
     // This program is a client itself, while it asks.
     let own = std::process::id();
-    state.host.clients.retain(|client| client.pid != own);
+    let is_own = |client: &ClientInfo| match client.pid {
+        0 => client.own_pid == own,
+        pid => pid == own,
+    };
+    state.host.clients.retain(|client| !is_own(client));
     Ok(state)
 }
 

@@ -29,7 +29,11 @@ pub(super) fn table(state: &HostState) -> Vec<String> {
         let slot = client
             .slot
             .map_or_else(String::new, |slot| format!(", slot {slot}"));
-        lines.push(format!("  {} (process {}{slot})", client.name, client.pid));
+        let process = match client.pid {
+            0 => format!("{} of another process namespace", client.own_pid),
+            pid => pid.to_string(),
+        };
+        lines.push(format!("  {} (process {process}{slot})", client.name));
     }
     if state.ids.is_empty() {
         lines.push("no identifiers".to_owned());
@@ -113,8 +117,17 @@ pub(super) fn columns<const N: usize>(rows: &[[String; N]], left: &[usize]) -> V
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use oarlock_hostd::HostInfo;
+    use oarlock_hostd::{ClientInfo, HostInfo};
     use oarlock_ucm::proto::BacklogInfo;
+
+    fn client(pid: u32, own_pid: u32, slot: Option<u8>) -> ClientInfo {
+        ClientInfo {
+            pid,
+            name: "program".to_owned(),
+            slot,
+            own_pid,
+        }
+    }
 
     pub(in crate::ps) fn state() -> HostState {
         let listener = IdInfo {
@@ -150,6 +163,7 @@ pub(super) mod tests {
                 pid: 7,
                 uid: 1000,
                 slots: vec![1],
+                clients: vec![client(8, 8, Some(1)), client(0, 3, None)],
                 counters: vec![("data_packets".to_owned(), 0)],
                 ..HostInfo::default()
             },
@@ -162,7 +176,8 @@ pub(super) mod tests {
     fn the_table_shows_every_identifier_with_what_is_special_about_it() {
         assert_eq!(
             table(&state())[1..].join("\n"),
-            "\
+            "  program (process 8, slot 1)
+  program (process 3 of another process namespace)
 id  pid  space  state       local           remote     qpn  channel  queued  unacked
  0    8  tcp    LISTEN      127.0.0.1:7471  -            -        3       1        2  backlog 1/8, overflows 3
  1    8  udp    ADDR_BOUND  192.0.2.1:4000  -       ed7c43        3       1        2  groups 239.1.2.3"

@@ -1,24 +1,37 @@
-//! Packets of a capture sorted into connections, and each connection as a ladder.
+//! Packets of a capture sorted into exchanges, and each exchange as a ladder.
 //!
-//! A connection is known by its communication ids, since both ends may have one address. The sender of the REQ is A. Data
-//! packets between two messages are one line: what went each way.
+//! - A *connection* begins with a REQ and is known by its communication ids, since both ends may have one address.
+//! - A *resolution* begins with a SIDR_REQ and is known by its request id; the datagrams to the queue pair that it found, and
+//!   back, belong to it.
+//! - A multicast *group* is all datagrams to one address.
+//!
+//! The sender of the REQ or SIDR_REQ is A. Data packets between two messages are one line: what went each way.
+
+mod data;
 
 use crate::capture::Datagram;
-use oarlock_wire::{CmMessage, CommId, MAD_LEN, Opcode, Packet, Psn, Qpn, Syndrome};
-use std::collections::HashMap;
-use std::fmt;
+use data::{Data, Flow, Group, stamp};
+use oarlock_wire::{CmMessage, CommId, MAD_LEN, Packet, Qpn, SidrStatus};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The connections of a capture.
+/// The exchanges of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Exchanges {
-    connections: Vec<Connection>,
+    exchanges: Vec<Exchange>,
     /// Connection by the address and communication id of its active side, and of its passive side.
     by_comm_id: HashMap<(IpAddr, CommId), usize>,
+    /// Resolution by the address of its active side and its request id.
+    by_request_id: HashMap<(IpAddr, CommId), usize>,
     /// Connection by destination address and queue pair of a data packet.
     by_qpn: HashMap<(IpAddr, Qpn), (usize, Way)>,
-    /// Packets that belong to no connection of the capture.
+    /// Resolution by addresses and the queue pair that it found.
+    by_found: HashMap<(IpAddr, IpAddr, Qpn), Vec<usize>>,
+    /// Resolution by source and destination of a datagram, once one was seen that way.
+    by_ends: HashMap<[(IpAddr, Qpn); 2], (usize, Way)>,
+    groups: BTreeMap<IpAddr, Group>,
+    /// Packets that belong to no exchange of the capture.
     unmatched: u64,
     /// Datagrams that are no RoCEv2 packet we know.
     unknown: u64,
@@ -40,8 +53,24 @@ impl Way {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Connection,
+    Resolution,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "connection",
+            Self::Resolution => "resolution",
+        }
+    }
+}
+
 #[derive(Debug)]
-struct Connection {
+struct Exchange {
+    kind: Kind,
     active: IpAddr,
     passive: IpAddr,
     active_id: CommId,
@@ -49,24 +78,10 @@ struct Connection {
     /// What each message said last, to tell a repetition.
     said: Vec<(Way, [u8; MAD_LEN])>,
     data: Option<Data>,
-}
-
-/// Data packets since the last message.
-#[derive(Debug)]
-struct Data {
-    first: Duration,
-    ways: [Flow; 2],
-}
-
-#[derive(Debug, Default)]
-struct Flow {
-    packets: u64,
-    messages: u64,
-    bytes: u64,
-    repeated: u64,
-    acks: u64,
-    naks: u64,
-    highest: Option<Psn>,
+    /// A message that ends it was seen.
+    ended: bool,
+    /// Of a resolution: a datagram of it was seen.
+    has_sender: bool,
 }
 
 impl Exchanges {
@@ -83,8 +98,13 @@ impl Exchanges {
             self.unknown += 1;
             return;
         };
+        if packet.bth.dest_qpn == Qpn::MULTICAST {
+            let group = self.groups.entry(datagram.destination).or_default();
+            group.add(at, datagram.source, &packet);
+            return;
+        }
         if packet.bth.dest_qpn != Qpn::QP1 {
-            self.add_data(at, datagram.destination, &packet);
+            self.add_data(at, datagram, &packet);
             return;
         }
         let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload) else {
@@ -119,21 +139,34 @@ impl Exchanges {
                 self.by_qpn
                     .insert((source, rep.local_qpn), (number, Way::AToB));
             }
+            CmMessage::SidrRep(rep) if rep.status == SidrStatus::SUCCESS => {
+                let found = self
+                    .by_found
+                    .entry((destination, source, rep.qpn))
+                    .or_default();
+                if !found.contains(&number) {
+                    found.push(number);
+                }
+            }
             _ => {}
         }
-        let connection = &mut self.connections[number];
-        connection.end_of_data();
-        let repetition = connection.said.contains(&(way, *mad));
+        let exchange = &mut self.exchanges[number];
+        exchange.end_of_data();
+        exchange.ended |= matches!(
+            message,
+            CmMessage::Drep(_) | CmMessage::Rej(_) | CmMessage::SidrRep(_)
+        );
+        let repetition = exchange.said.contains(&(way, *mad));
         if !repetition {
-            connection.said.push((way, *mad));
+            exchange.said.push((way, *mad));
         }
         let again = if repetition { " (again)" } else { "" };
-        connection
+        exchange
             .lines
             .push(format!("{}  {}  {message}{again}", stamp(at), way.arrow()));
     }
 
-    /// Which connection a message belongs to, and which way it goes; a REQ may begin one.
+    /// Which exchange a message belongs to, and which way it goes; a REQ or SIDR_REQ may begin one.
     fn place(
         &mut self,
         source: IpAddr,
@@ -144,24 +177,20 @@ impl Exchanges {
             CmMessage::Req(req) => {
                 let key = (source, req.local_comm_id);
                 let known = self.by_comm_id.get(&key).copied();
-                // An id comes back after its connection has ended: that REQ says something new.
-                let same = known.filter(|&number| {
-                    let connection = &self.connections[number];
-                    connection.active_id == req.local_comm_id && !connection.has_ended()
-                });
-                let number = same.unwrap_or_else(|| {
-                    self.connections.push(Connection {
-                        active: source,
-                        passive: destination,
-                        active_id: req.local_comm_id,
-                        lines: Vec::new(),
-                        said: Vec::new(),
-                        data: None,
-                    });
-                    self.connections.len() - 1
-                });
+                let number = self.begin_or_go_on(known, Kind::Connection, key, destination);
                 self.by_comm_id.insert(key, number);
                 return Some((number, Way::AToB));
+            }
+            CmMessage::SidrReq(req) => {
+                let key = (source, req.request_id);
+                let known = self.by_request_id.get(&key).copied();
+                let number = self.begin_or_go_on(known, Kind::Resolution, key, destination);
+                self.by_request_id.insert(key, number);
+                return Some((number, Way::AToB));
+            }
+            CmMessage::SidrRep(rep) => {
+                let number = self.by_request_id.get(&(destination, rep.request_id))?;
+                return Some((*number, Way::BToA));
             }
             CmMessage::Mra(m) => (m.local_comm_id, m.remote_comm_id),
             CmMessage::Rej(m) => (m.local_comm_id, m.remote_comm_id),
@@ -169,6 +198,8 @@ impl Exchanges {
             CmMessage::Rtu(m) => (m.local_comm_id, m.remote_comm_id),
             CmMessage::Dreq(m) => (m.local_comm_id, m.remote_comm_id),
             CmMessage::Drep(m) => (m.local_comm_id, m.remote_comm_id),
+            CmMessage::Lap(m) => (m.local_comm_id, m.remote_comm_id),
+            CmMessage::Apr(m) => (m.local_comm_id, m.remote_comm_id),
             _ => return None,
         };
         let number = self
@@ -176,7 +207,7 @@ impl Exchanges {
             .get(&(source, local))
             .or_else(|| self.by_comm_id.get(&(destination, remote)))
             .copied()?;
-        let active_id = self.connections[number].active_id;
+        let active_id = self.exchanges[number].active_id;
         // The sender's id tells the side; a REJ of a REQ may have none of its own, then the receiver's does.
         let way = if local == active_id && remote != active_id {
             Way::AToB
@@ -186,45 +217,114 @@ impl Exchanges {
         Some((number, way))
     }
 
-    fn add_data(&mut self, at: Duration, destination: IpAddr, packet: &Packet<'_>) {
-        let Some(&(number, way)) = self.by_qpn.get(&(destination, packet.bth.dest_qpn)) else {
+    /// The exchange that a first message belongs to: a known one that has not ended, or a new one. An id comes back after its
+    /// exchange has ended; then the message says something new, unless it says the same again.
+    fn begin_or_go_on(
+        &mut self,
+        known: Option<usize>,
+        kind: Kind,
+        (active, active_id): (IpAddr, CommId),
+        passive: IpAddr,
+    ) -> usize {
+        let same = known.filter(|&number| {
+            let exchange = &self.exchanges[number];
+            exchange.active_id == active_id && !exchange.ended
+        });
+        same.unwrap_or_else(|| {
+            self.exchanges.push(Exchange {
+                kind,
+                active,
+                passive,
+                active_id,
+                lines: Vec::new(),
+                said: Vec::new(),
+                data: None,
+                ended: false,
+                has_sender: false,
+            });
+            self.exchanges.len() - 1
+        })
+    }
+
+    fn add_data(&mut self, at: Duration, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+        let destination = (datagram.destination, packet.bth.dest_qpn);
+        let place = match packet.deth {
+            None => self.by_qpn.get(&destination).copied(),
+            Some(deth) => self.place_of_datagram((datagram.source, deth.src_qpn), destination),
+        };
+        let Some((number, way)) = place else {
             self.unmatched += 1;
             return;
         };
-        let data = self.connections[number].data.get_or_insert_with(|| Data {
+        let data = self.exchanges[number].data.get_or_insert_with(|| Data {
             first: at,
             ways: <[Flow; 2]>::default(),
         });
         data.ways[usize::from(way == Way::BToA)].add(packet);
     }
 
-    /// How many connections there are.
-    pub(crate) fn count(&self) -> usize {
-        self.connections.len()
+    /// Many may have found one queue pair: the first datagram of a sender goes to the first resolution from there that has
+    /// none yet, and both directions between the two queue pairs follow it.
+    fn place_of_datagram(
+        &mut self,
+        source: (IpAddr, Qpn),
+        destination: (IpAddr, Qpn),
+    ) -> Option<(usize, Way)> {
+        if let Some(known) = self.by_ends.get(&[source, destination]) {
+            return Some(*known);
+        }
+        let found = self
+            .by_found
+            .get(&(source.0, destination.0, destination.1))?;
+        let number = *found
+            .iter()
+            .find(|number| !self.exchanges[**number].has_sender)
+            .or(found.last())?;
+        self.exchanges[number].has_sender = true;
+        self.by_ends
+            .insert([source, destination], (number, Way::AToB));
+        self.by_ends
+            .insert([destination, source], (number, Way::BToA));
+        Some((number, Way::AToB))
     }
 
-    /// The lines of one connection, numbered from 1.
-    pub(crate) fn connection(&self, number: usize) -> Option<Vec<String>> {
-        let connection = self.connections.get(number.checked_sub(1)?)?;
+    /// How many connections and resolutions there are.
+    pub(crate) fn count(&self) -> usize {
+        self.exchanges.len()
+    }
+
+    /// The lines of one connection or resolution, numbered from 1.
+    pub(crate) fn exchange(&self, number: usize) -> Option<Vec<String>> {
+        let exchange = self.exchanges.get(number.checked_sub(1)?)?;
         let mut lines = vec![format!(
-            "connection {number}: A = {} (active), B = {} (passive)",
-            connection.active, connection.passive
+            "{} {number}: A = {} (active), B = {} (passive)",
+            exchange.kind.name(),
+            exchange.active,
+            exchange.passive
         )];
-        lines.extend(connection.lines.iter().cloned());
-        lines.extend(connection.data.as_ref().map(ToString::to_string));
+        lines.extend(exchange.lines.iter().cloned());
+        lines.extend(exchange.data.as_ref().map(ToString::to_string));
         Some(lines)
     }
 
-    /// The lines of all connections, and what is none of theirs.
+    /// The lines of all exchanges, and what is none of theirs.
     pub(crate) fn all(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for number in 1..=self.count() {
-            lines.extend(self.connection(number).unwrap_or_default());
+            lines.extend(self.exchange(number).unwrap_or_default());
             lines.push(String::new());
         }
+        for (address, group) in &self.groups {
+            lines.push(format!("group {address}"));
+            lines.extend(group.lines(*address));
+            lines.push(String::new());
+        }
+        let of = |kind| self.exchanges.iter().filter(|e| e.kind == kind).count();
         lines.push(format!(
-            "{} connections; {} packets of connections that began before the capture; {} datagrams that are no packet we know",
-            self.count(),
+            "{} connections; {} resolutions; {} groups; {} packets of exchanges that began before the capture; {} datagrams that are no packet we know",
+            of(Kind::Connection),
+            of(Kind::Resolution),
+            self.groups.len(),
             self.unmatched,
             self.unknown
         ));
@@ -232,87 +332,12 @@ impl Exchanges {
     }
 }
 
-impl Connection {
+impl Exchange {
     fn end_of_data(&mut self) {
         if let Some(data) = self.data.take() {
             self.lines.push(data.to_string());
         }
     }
-
-    fn has_ended(&self) -> bool {
-        self.lines
-            .iter()
-            .any(|line| line.contains("  DREP") || line.contains("  REJ"))
-    }
-}
-
-impl Flow {
-    fn add(&mut self, packet: &Packet<'_>) {
-        if let Some(aeth) = packet.aeth
-            && packet.payload.is_empty()
-        {
-            match aeth.syndrome {
-                Syndrome::Ack { .. } => self.acks += 1,
-                _ => self.naks += 1,
-            }
-            return;
-        }
-        let psn = packet.bth.psn;
-        if self.highest.is_some_and(|highest| !psn.is_after(highest)) {
-            self.repeated += 1;
-            return;
-        }
-        self.highest = Some(psn);
-        self.packets += 1;
-        self.bytes += packet.payload.len() as u64;
-        self.messages += u64::from(ends_message(packet.bth.opcode));
-    }
-
-    fn is_idle(&self) -> bool {
-        self.packets + self.repeated + self.acks + self.naks == 0
-    }
-}
-
-fn ends_message(opcode: Opcode) -> bool {
-    opcode.position().is_end()
-}
-
-impl fmt::Display for Data {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = Vec::new();
-        for (way, flow) in [Way::AToB, Way::BToA].into_iter().zip(&self.ways) {
-            if !flow.is_idle() {
-                parts.push(format!("{}: {flow}", way.arrow()));
-            }
-        }
-        write!(
-            f,
-            "{}  A = B  data  {}",
-            stamp(self.first),
-            parts.join("; ")
-        )
-    }
-}
-
-impl fmt::Display for Flow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} messages in {} packets, {} bytes, {} acknowledgements",
-            self.messages, self.packets, self.bytes, self.acks
-        )?;
-        if self.naks > 0 {
-            write!(f, ", {} negative", self.naks)?;
-        }
-        if self.repeated > 0 {
-            write!(f, ", {} repeated packets", self.repeated)?;
-        }
-        Ok(())
-    }
-}
-
-fn stamp(at: Duration) -> String {
-    format!("t={}.{:06}", at.as_secs(), at.subsec_micros())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Prints the connections of a capture as ladders: who sent what to whom, and when
+    /// Prints the connections, service resolutions and groups of a capture as ladders: who sent what to whom, and when
     #[command(
         after_help = "Examples:\n  oarlock demo -c 2 --pcap demo.pcap && oarlock trace ladder demo.pcap\n  oarlock trace ladder demo.pcap --connection 1"
     )]
@@ -34,7 +34,7 @@ enum Command {
 struct LadderOptions {
     /// A pcap file of `oarlock --pcap` or of tcpdump
     file: PathBuf,
-    /// Only this connection (they are numbered from 1 in the order of their REQs)
+    /// Only this connection or service resolution (they are numbered from 1 in the order of their REQs and SIDR_REQs)
     #[arg(long, value_name = "N")]
     connection: Option<usize>,
     /// Not implemented yet: only the text form is
@@ -54,15 +54,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(false);
     let chosen = match options.connection {
         None => exchanges.all(),
-        Some(number) => exchanges
-            .connection(number)
-            .ok_or_else(|| Failure::Capture {
-                path: options.file.clone(),
-                problem: format!(
-                    "there is no connection {number}, it holds {}",
-                    exchanges.count()
-                ),
-            })?,
+        Some(number) => exchanges.exchange(number).ok_or_else(|| Failure::Capture {
+            path: options.file.clone(),
+            problem: format!(
+                "there is no connection or resolution {number}, it holds {}",
+                exchanges.count()
+            ),
+        })?,
     };
     for line in chosen {
         lines.say(line);
@@ -72,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 /// The lines of the first connection in a capture.
 pub(crate) fn first_connection(file: &Path) -> Result<Vec<String>, Failure> {
-    read(file)?.connection(1).ok_or_else(|| Failure::Capture {
+    read(file)?.exchange(1).ok_or_else(|| Failure::Capture {
         path: file.to_owned(),
         problem: "it holds no connection".to_owned(),
     })

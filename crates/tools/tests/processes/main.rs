@@ -302,3 +302,43 @@ fn a_capture_at_the_limit_of_file_size_is_one_sentence() {
         assert_line(&stdout(&output), "the service lives");
     }
 }
+
+/// A copy of the program finds its service in itself, whatever its name, in a folder where nothing else is.
+#[test]
+fn a_copy_under_another_name_starts_itself_as_the_service() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); cp $OARLOCK $d/rdma-tool; export PATH=/usr/bin:/bin; \
+         $d/rdma-tool demo -c 2 -C 2 -S 10; e=$?; $d/rdma-tool ps | head -n 1; rm -r $d; exit $e",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    assert!(text.contains("summary: connections=2/2"), "{text}");
+    assert!(
+        text.lines()
+            .last()
+            .unwrap()
+            .starts_with("host service: process "),
+        "{text}"
+    );
+}
+
+/// The service that a program started writes its log to a file, with times; what the program logs is not in it.
+#[test]
+fn a_started_service_has_a_log_file() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); OARLOCK_LOG=debug OARLOCK_LOG_FILE=$d/log $OARLOCK demo -c 2 -C 2 -S 10 >/dev/null 2>&1; e=$?; \
+         cat $d/log; rm -r $d; exit $e",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    let line = text
+        .lines()
+        .find(|line| line.contains("connected"))
+        .unwrap_or_else(|| panic!("{text}"));
+    assert!(line.starts_with("20") && line.contains('T'), "{line}");
+    assert!(!text.contains('\x1b'), "{text}");
+}

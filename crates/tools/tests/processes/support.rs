@@ -18,6 +18,8 @@ pub(crate) fn inside(script: &str) -> Option<Output> {
         .args(["120", "unshare", "-Urn", "sh", "-c", &script])
         .env("OARLOCK", OARLOCK)
         .env_remove("OARLOCK_HOSTD")
+        // A service that is started here leaves no file.
+        .env("OARLOCK_LOG_FILE", "")
         .output()
         .expect("unshare runs");
     Some(output)
