@@ -1,7 +1,9 @@
 //! The service as a program of its own, and connections to it that are no [`Host`](oarlock_hostd::Host).
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use oarlock_ucm::proto::{RefusalCode, Reply};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
@@ -86,4 +88,50 @@ pub(crate) fn raw() -> OwnedFd {
     )
     .unwrap();
     socket
+}
+
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// This test again, in a process of its own, as another part of the play.
+pub(crate) fn play(test: &str, part: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env("OARLOCK_TEST_PART", part);
+    command
+}
+
+pub(crate) fn part() -> Option<String> {
+    std::env::var("OARLOCK_TEST_PART").ok()
+}
+
+/// What a part prints for another.
+pub(crate) fn say(text: &str) {
+    println!("\nsays {text}");
+}
+
+pub(crate) fn hear(reader: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    let mut heard = String::new();
+    for _ in 0..100 {
+        line.clear();
+        let n = reader.read_line(&mut line).unwrap();
+        assert!(n > 0, "the other part has ended: {heard}");
+        heard += &line;
+        if let Some(text) = line.strip_prefix("says ") {
+            return text.trim().to_owned();
+        }
+    }
+    panic!("the other part talks nonsense");
+}
+
+/// The code of a refusal, which has a sentence.
+pub(crate) fn refused(reply: &Reply) -> RefusalCode {
+    let Reply::Refused(refusal) = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(!refusal.sentence.is_empty());
+    refusal.code
 }
