@@ -14,10 +14,10 @@ use std::net::IpAddr;
 
 use oarlock_cm::{Seed, Transmit};
 use oarlock_cma::{
-    ChannelId, Cma, Config, Device, Errno, Lookup, LookupError, LookupToken, Membership,
+    ChannelId, Cma, Config, Device, Errno, Id, Lookup, LookupError, LookupToken, Membership,
     MembershipToken, Route,
 };
-use oarlock_wire::{AddressVector, MAD_LEN, Time};
+use oarlock_wire::{AddressVector, AlternatePath, MAD_LEN, Time};
 
 use crate::Failure;
 use crate::proto::{BacklogInfo, IdInfo, MAX_GROUPS, PortInfo};
@@ -262,7 +262,28 @@ impl Ucm {
         self.cma.poll_timeout()
     }
 
+    /// Asks the peer of a connection to load an alternate path, see [`Cma::load_alternate_path`]: the ABI has no command
+    /// for it.
+    ///
+    /// # Errors
+    /// `UnknownId` of the identifiers' own errors, and those of the call.
+    pub fn load_alternate_path(
+        &mut self,
+        now: Time,
+        number: u32,
+        path: AlternatePath,
+    ) -> Result<(), Failure> {
+        let id = self.id(number).ok_or(oarlock_cma::Error::UnknownId)?;
+        Ok(self.cma.load_alternate_path(now, id, path)?)
+    }
+
     // ---- looking in ----
+
+    /// The identifier behind a number, to look it up in [`cma`](Self::cma).
+    #[must_use]
+    pub fn id(&self, number: u32) -> Option<Id> {
+        self.numbers.get(number).map(|entry| entry.id)
+    }
 
     /// Multicast joins that have a number.
     #[must_use]

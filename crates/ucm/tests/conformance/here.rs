@@ -184,6 +184,11 @@ impl Subject for Here {
         false
     }
 
+    fn is_since(&self, version: &str) -> bool {
+        // All 25 commands are there, the last two of which came with 6.17.
+        ["6.12", "6.17"].contains(&version)
+    }
+
     fn address(&self, name: &str) -> Option<(IpAddr, u32)> {
         let (_, text, scope) = ADDRESSES.iter().find(|(known, ..)| *known == name)?;
         Some((text.parse().expect("an address"), *scope))

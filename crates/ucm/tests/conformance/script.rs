@@ -28,6 +28,8 @@ pub(crate) struct Row {
     pub(crate) setup: Option<String>,
     pub(crate) deviates: Option<String>,
     pub(crate) unjudged: Option<String>,
+    /// The first Linux that answers so, where an older one does not.
+    pub(crate) since: Option<String>,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -56,6 +58,7 @@ struct Table {
     source: String,
     deviates: Option<String>,
     unjudged: Option<String>,
+    since: Option<String>,
 }
 
 enum Open {
@@ -92,6 +95,7 @@ impl Script {
                     Some(("from", text)) => row.setup = Some(text),
                     Some(("deviates", text)) => row.deviates = Some(text),
                     Some(("unjudged", text)) => row.unjudged = Some(text),
+                    Some(("since", text)) => row.since = Some(text),
                     _ => row.steps.push(step(line, &place)),
                 },
                 Open::Table(table) => match header(line) {
@@ -101,6 +105,7 @@ impl Script {
                     }
                     Some(("deviates", text)) => table.deviates = some(text),
                     Some(("unjudged", text)) => table.unjudged = some(text),
+                    Some(("since", text)) => table.since = some(text),
                     _ => self.cells(table, line, &place),
                 },
             }
@@ -177,6 +182,7 @@ impl Script {
                 place: place.into(),
                 source: table.source.clone(),
                 setup: Some(state.clone()),
+                since: table.since.clone(),
                 ..Row::default()
             };
             match cell.split_once('/') {
@@ -244,7 +250,7 @@ fn step(line: &str, place: &str) -> Step {
 
 fn header(line: &str) -> Option<(&str, String)> {
     let (word, text) = line.split_once(':')?;
-    let known = ["source", "from", "states", "deviates", "unjudged"];
+    let known = ["source", "from", "states", "deviates", "unjudged", "since"];
     known
         .contains(&word)
         .then(|| (word, text.trim().to_string()))

@@ -70,6 +70,8 @@ pub(crate) enum Peer {
 pub(crate) trait Subject {
     /// Whether this is a kernel: then the steps marked `kernel:` count, otherwise those marked `here:`.
     fn is_kernel(&self) -> bool;
+    /// Whether it answers as a Linux of this version does.
+    fn is_since(&self, version: &str) -> bool;
     /// The address behind a name such as `LOCAL`, and the interface where it needs one.
     fn address(&self, name: &str) -> Option<(IpAddr, u32)>;
     /// The port behind a number: `$P1` is 1.
