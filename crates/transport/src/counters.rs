@@ -73,7 +73,7 @@ pub enum Counter {
     DroppedWrongQkey,
     /// Dropped: a datagram longer than the path MTU.
     DroppedTooLong,
-    /// Dropped: a datagram longer than the receive buffer, which has failed for it.
+    /// Dropped: a datagram longer than the receive buffer, which waits for another.
     DroppedNoRoom,
     /// Dropped: a datagram whose receive buffer could not be written, and has failed for it.
     DroppedNotPlaced,

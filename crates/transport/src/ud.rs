@@ -5,7 +5,7 @@
 //! | other version, queue pair, service, partition or Q_Key | dropped and counted |
 //! | longer than the path MTU | dropped and counted |
 //! | no receive posted | dropped and counted |
-//! | GRH and payload longer than the buffer | the receive fails with *local length error*, the queue pair is in error |
+//! | GRH and payload longer than the buffer | dropped and counted; the buffer waits on |
 //! | buffer not writable | the receive fails with *local protection error*, the queue pair is in error |
 //! | else | GRH and payload are placed, the receive completes |
 //!
@@ -79,12 +79,6 @@ pub struct Ud {
     rq: RecvQueue,
     completions: VecDeque<Completion>,
     counters: Counters,
-}
-
-/// Why a receive fails.
-struct ReceiveError {
-    status: WcStatus,
-    reason: Counter,
 }
 
 impl Ud {
@@ -298,29 +292,22 @@ impl Ud {
         let deth = self.admit(from, packet)?;
         let (wqe, sges) = self.rq.front().ok_or(Counter::DroppedReceiverNotReady)?;
         let length = (Grh::LEN + packet.payload.len()) as u64;
-        let placed = if length > wqe.capacity {
-            Err(ReceiveError {
-                status: WcStatus::LOC_LEN_ERR,
-                reason: Counter::DroppedNoRoom,
-            })
-        } else {
-            let grh = Grh::of(from, packet_len(packet)).to_bytes();
-            let header = memory.scatter(sges, 0, &grh);
-            let whole = header.and_then(|()| match packet.payload {
-                [] => Ok(()),
-                payload => memory.scatter(sges, Grh::LEN as u64, payload),
-            });
-            whole.map_err(|_| ReceiveError {
-                status: WcStatus::LOC_PROT_ERR,
-                reason: Counter::DroppedNotPlaced,
-            })
-        };
+        if length > wqe.capacity {
+            // Deviation: IBA calls it a local length error, after which the queue pair is of no use: whoever knows the Q_Key
+            // could stop every receiver. Linux soft RoCE drops such a message, too.
+            return Err(Counter::DroppedNoRoom);
+        }
+        let grh = Grh::of(from, packet_len(packet)).to_bytes();
+        let header = memory.scatter(sges, 0, &grh);
+        let placed = header.and_then(|()| match packet.payload {
+            [] => Ok(()),
+            payload => memory.scatter(sges, Grh::LEN as u64, payload),
+        });
         let _ = self.rq.pop();
-        if let Err(ReceiveError { status, reason }) = placed {
-            // Interop: Linux soft RoCE drops what does not fit, and its program never hears of it.
-            self.fail_recv(wqe.wr_id, status);
+        if placed.is_err() {
+            self.fail_recv(wqe.wr_id, WcStatus::LOC_PROT_ERR);
             self.enter_error();
-            return Err(reason);
+            return Err(Counter::DroppedNotPlaced);
         }
         self.completions.push_back(Completion {
             imm: packet.immdt.map(|ImmDt(imm)| imm),

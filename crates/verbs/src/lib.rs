@@ -63,7 +63,7 @@
 //! most as long as the path MTU ([`DeviceInfo::max_path_mtu`]); nobody acknowledges it, and a message that is lost, finds
 //! no receive posted or has the wrong Q_Key is gone. Before each received message stand [`GRH_LEN`] bytes of header, for
 //! which the buffer must have room: [`Completion::message`] is what comes after, [`Completion::grh`] what the header says,
-//! and [`AddressHandle::reply_to`] the way back. A message longer than the buffer takes the queue pair to the error state.
+//! and [`AddressHandle::reply_to`] the way back. A message longer than the buffer is dropped and counted.
 //!
 //! Two queue pairs on a private host:
 //!
