@@ -6,7 +6,7 @@ use crate::{
     PRIVATE_DATA_CONNECT, PRIVATE_DATA_REJECT, QpType, State,
 };
 use oarlock_cm::{AcceptParams, ConnId, ConnectParams, Failover, StateName, ack_timeout};
-use oarlock_wire::{Ece, IpCmHeader, QKey, RejReason, ServiceId, Time};
+use oarlock_wire::{Ece, IpCmHeader, QKey, RejReason, ServiceId, Time, TransportService};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 impl Cma {
@@ -62,6 +62,11 @@ impl Cma {
             packet_life_time: path.packet_life_time,
             local_ack_timeout: ack_timeout(limits.local_ca_ack_delay, path.packet_life_time),
             pkey: path.pkey,
+            packet_rate: path.rate,
+            transport_service: match ident.qp_type {
+                QpType::UC => TransportService::UC,
+                _ => TransportService::RC,
+            },
             ece: param.ece,
             private_data: with_header(&header, &param.private_data),
             response_timeout: options

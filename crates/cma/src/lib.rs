@@ -1,11 +1,13 @@
 //! RDMA CM identifiers and event channels over the IB CM, without I/O: addresses and ports, address and route resolution,
-//! connections, queue pair recipes, events and their migration between channels.
+//! connections and datagram services, multicast groups, queue pair recipes, events and their migration between channels.
 //!
 //! # The contract
-//! 1. Inputs are methods: `handle_*` for the network, for route lookups and for time, plain verbs for the caller. Those
-//!    that can depend on time take `now`. None does I/O, reads a clock, or asks the system for randomness.
-//! 2. Outputs are polled: [`poll_lookup`](Cma::poll_lookup), [`poll_transmit`](Cma::poll_transmit),
-//!    [`poll_ready`](Cma::poll_ready), [`poll_timeout`](Cma::poll_timeout), in that order.
+//! 1. Inputs are methods: `handle_*` for the network, for route lookups, for memberships and for time, `set_*` for what the
+//!    host has, plain verbs for the caller. Those that can depend on time take `now`. None does I/O, reads a clock, or asks
+//!    the system for randomness.
+//! 2. Outputs are polled: [`poll_lookup`](Cma::poll_lookup), [`poll_membership`](Cma::poll_membership),
+//!    [`poll_transmit`](Cma::poll_transmit), [`poll_ready`](Cma::poll_ready), [`poll_timeout`](Cma::poll_timeout), in that
+//!    order.
 //! 3. After every input, poll until there is nothing left but the next deadline; then wait. One input, one drain.
 //! 4. Late, early and repeated calls to `handle_timeout` are harmless.
 //!
@@ -22,6 +24,32 @@
 //!  DISCONNECTED   <----------------- DREP -------------------  disconnect
 //!  TIMEWAIT_EXIT                                               TIMEWAIT_EXIT
 //! ```
+//!
+//! # Datagrams
+//! In port spaces UDP and IPOIB, and in IB for UD queue pairs. There is no connection: the passive side names a queue pair
+//! and a Q_Key, and never learns whether that arrived.
+//! ```text
+//!  connect        ---------------- SIDR_REQ --------------->   CONNECT_REQUEST (a child on the listener's channel)
+//!  ESTABLISHED    <--------------- SIDR_REP ----------------   accept
+//!  UNREACHABLE    <---------- SIDR_REP, status 2 -----------   reject
+//! ```
+//!
+//! # Multicast
+//! A UD identifier with a device joins groups in states ADDR_BOUND and ADDR_RESOLVED. The first full member on an interface
+//! leads to a [`Membership`] for the driver to make, the last one to its end.
+//! ```text
+//!  join_multicast   > Membership (Join), < handle_membership   MULTICAST_JOIN or MULTICAST_ERROR
+//!  leave_multicast  > Membership (Leave)                       its queued event is removed
+//! ```
+//!
+//! # Devices and addresses that go
+//! [`set_devices`](Cma::set_devices) tells what there is. Identifiers of a device that is gone get DEVICE_REMOVAL, and every
+//! call but destruction fails with `DeviceRemoved`; those whose address is gone get ADDR_CHANGE and go on.
+//!
+//! # The end
+//! Whoever disconnects, rejects or is lost at whatever moment: each side that had accepted or asked gets one end, DISCONNECTED,
+//! REJECTED or UNREACHABLE, and TIMEWAIT_EXIT only after DISCONNECTED. (If the passive side withdraws its acceptance while
+//! the RTU is under way and its REJ is lost, the active side learns of it when it disconnects itself.)
 //!
 //! # Example
 //! Both sides on one host, over its loopback device; what is sent is handed in again.
@@ -94,7 +122,16 @@
 //! that exist are never dropped for want of room: an identifier has a handful at most.
 //!
 //! # What this crate does not do
-//! Port spaces other than TCP, native (AF_IB) addresses, multicast, and paths given by the caller are refused by name.
+//! - Native (AF_IB) addresses and paths of InfiniBand subnets: an identifier has IP addresses, and a request without an IP CM
+//!   header is rejected and counted. Port space IB works with IP addresses and the service IDs that its ports make.
+//! - Queue pair types other than RC, UC and UD are refused by name.
+//! - ADDRINFO events and service records: there is nobody to ask on RoCE.
+//! - Attaching queue pairs to multicast groups, and migrating them to alternate paths: that is the device's. An alternate path
+//!   is agreed on ([`Config::alternate_paths`]) and shown ([`Query::alternate`]); the connection manager's own messages stay
+//!   on the path that the connection was made on.
+//! - UNREACHABLE for a connection whose neighbour's hardware address changes, which the kernel reports late and for
+//!   connections that work.
+//!
 //! Where the behaviour differs from the kernel's on purpose, a comment says `Deviation`.
 //!
 //! Types to read next: [`Cma`], [`State`], [`Event`].

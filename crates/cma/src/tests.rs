@@ -17,6 +17,7 @@ mod multicast;
 mod params;
 mod path_given;
 mod paths;
+mod port_spaces;
 mod recipes;
 mod requests;
 mod resolve;

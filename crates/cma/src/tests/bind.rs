@@ -1,7 +1,7 @@
 //! Binding, options, port spaces.
 
 use super::world::{Host, PORT, World, addr, errno, ip, scoped};
-use crate::{Config, Errno, IdOption, PortSpace, QpType, State};
+use crate::{Config, Errno, IdOption, State};
 
 #[test]
 fn binding_a_specific_address_binds_the_device_and_any_or_loopback_does_not() {
@@ -177,30 +177,4 @@ fn options_change_only_where_they_still_mean_something() {
         Err(Errno::EINVAL)
     );
     assert_eq!(set(host, listener, IdOption::TypeOfService(8)), Ok(()));
-}
-
-/// A port space decides about the queue pair type, but for IB, where the caller does.
-#[test]
-fn each_port_space_is_for_its_queue_pair_types() {
-    let mut world = World::pair();
-    let host = world.a();
-    let mut create = |port_space, qp_type| {
-        let id = host.cma.create_id(host.channel, port_space, qp_type, 0)?;
-        host.cma.query(id).map(|query| query.qp_type)
-    };
-    assert_eq!(create(PortSpace::TCP, QpType::UD), Ok(QpType::RC));
-    assert_eq!(create(PortSpace::UDP, QpType::RC), Ok(QpType::UD));
-    assert_eq!(create(PortSpace::IPOIB, QpType::RC), Ok(QpType::UD));
-    for qp_type in [QpType::RC, QpType::UC, QpType::UD] {
-        assert_eq!(create(PortSpace::IB, qp_type), Ok(qp_type));
-    }
-    let sentence = "identifiers for QP type 9 queue pairs are not implemented: RC, UC and UD are";
-    assert_eq!(
-        errno(create(PortSpace::IB, QpType(9))),
-        (Errno::ENOSYS, sentence.to_owned())
-    );
-    assert_eq!(
-        errno(create(PortSpace(0x999), QpType::RC)),
-        (Errno::EINVAL, "there is no port space 0x0999".to_owned())
-    );
 }

@@ -53,13 +53,18 @@ fn a_given_path_completes_route_resolution_and_is_the_one_that_is_used() {
     let out = Rc::clone(&seen);
     world.tap = Some(Box::new(move |message| {
         if let CmMessage::Req(req) = message {
-            out.set(Some((req.path_mtu, req.primary.flow_label)));
+            let primary = &req.primary;
+            out.set(Some((
+                req.path_mtu,
+                primary.flow_label,
+                primary.packet_rate,
+            )));
         }
     }));
     world.connect(id, param(0x11));
     assert_eq!(
         seen.take(),
-        Some((Mtu::MTU_512, FlowLabel::truncate(0x12345)))
+        Some((Mtu::MTU_512, FlowLabel::truncate(0x12345), Rate(3)))
     );
     let request = world.b().expect(EventKind::CONNECT_REQUEST);
     assert_eq!(

@@ -2,8 +2,8 @@
 
 use super::world::{PORT, World, addr, param, qpn};
 use crate::{
-    AccessFlags, Config, ConnectParam, Errno, Error, EventKind, IdOption, QpAttr, QpAttrMask,
-    QpState, RtrAttr, RtsAttr,
+    AccessFlags, Config, ConnectParam, Errno, Error, EventKind, IdOption, PortSpace, QpAttr,
+    QpAttrMask, QpState, QpType, RtrAttr, RtsAttr,
 };
 use oarlock_wire::{CmMessage, IbTimeout, Mtu, Psn, RetryCount, RnrTimer};
 use std::cell::Cell;
@@ -88,11 +88,86 @@ fn both_sides_of_a_connection_fit_together() {
     }
 }
 
+/// Port space IB connects unreliable queue pairs too; their recipes leave out what they have no use for.
+#[test]
+fn unreliable_connections_come_up_and_have_shorter_recipes() {
+    let mut world = World::pair();
+    let listener = world.b().id_of(PortSpace::IB, QpType::UC);
+    world.b().listen_at(listener, addr("0.0.0.0", PORT), 0);
+    let active = world.a().id_of(PortSpace::IB, QpType::UC);
+    world.resolve(0, active, None, addr("10.0.0.2", PORT));
+    world.connect(active, param(0x11));
+    let passive = world.b().expect(EventKind::CONNECT_REQUEST).id;
+    assert_eq!(
+        world.b().cma.query(passive).expect("taken").qp_type,
+        QpType::UC
+    );
+    world.accept(
+        passive,
+        ConnectParam {
+            qpn: qpn(0x12),
+            ..ConnectParam::default()
+        },
+    );
+    world.a().expect(EventKind::CONNECT_RESPONSE);
+    world.establish(active);
+    world.b().expect(EventKind::ESTABLISHED);
+    let mut recipe = |host: usize, id, state| {
+        let attr = world.hosts[host].cma.init_qp_attr(id, state);
+        attr.expect("connected")
+    };
+    let (QpAttr::UcRtr(a), QpAttr::UcRtr(b)) = (
+        recipe(0, active, QpState::RTR),
+        recipe(1, passive, QpState::RTR),
+    ) else {
+        panic!("not for UC")
+    };
+    let (QpAttr::UcRts { sq_psn: from_a }, QpAttr::UcRts { sq_psn: from_b }) = (
+        recipe(0, active, QpState::RTS),
+        recipe(1, passive, QpState::RTS),
+    ) else {
+        panic!("not for UC")
+    };
+    assert_eq!((a.dest_qpn, b.dest_qpn), (qpn(0x12), qpn(0x11)));
+    assert_eq!((a.rq_psn, b.rq_psn), (from_b, from_a));
+    assert_eq!((a.av.local, a.av.remote), (b.av.remote, b.av.local));
+    assert_eq!(
+        (a.path_mtu, a.sgid_index, a.port_num),
+        (Mtu::MTU_1024, 0, 1)
+    );
+    assert!(matches!(
+        recipe(0, active, QpState::INIT),
+        QpAttr::Init(init) if init.access == AccessFlags::REMOTE_WRITE
+    ));
+}
+
+/// As in the kernel, a connection that is being taken down has no recipes any more, whoever began.
+#[test]
+fn there_is_no_recipe_while_a_connection_is_taken_down() {
+    let mut world = World::pair();
+    world.b().listener(addr("0.0.0.0", PORT), 0);
+    let (active, passive) = world.connected();
+    let now = world.now();
+    world.a().cma.disconnect(now, active).expect("connected");
+    let refused = |world: &mut World, host: usize, id| {
+        for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+            let attr = world.hosts[host].cma.init_qp_attr(id, state);
+            assert_eq!(attr.map_err(|error| error.errno()), Err(Errno::EINVAL));
+        }
+    };
+    refused(&mut world, 0, active);
+    world.settle();
+    refused(&mut world, 1, passive);
+}
+
 #[test]
 fn masks_are_those_of_the_kernel() {
     assert_eq!(QpAttrMask::INIT.0, 0x39);
     assert_eq!(QpAttrMask::RTR.0, 0x12_9181);
     assert_eq!(QpAttrMask::RTS.0, 0x1_2E01);
+    assert_eq!(QpAttrMask::UC_RTR.0, 0x10_1181);
+    assert_eq!(QpAttrMask::UC_RTS.0, 0x1_0001);
+    assert_eq!(QpAttrMask::UD_INIT.0, 0x71);
 }
 
 #[test]
