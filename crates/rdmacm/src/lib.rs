@@ -7,7 +7,10 @@
 //! | [`Identifier`] | one connection, or a listener |
 //! | [`Event`] | what happened, with its data |
 //! | [`ConnParam`] | what is given to `connect` and `accept` |
-//! | [`Connector`], [`Listener`], [`Connection`] | the short way, blocking |
+//! | [`UdParam`], [`Multicast`] | how a datagram peer, or a multicast group, is reached; a membership in a group |
+//! | [`Connector`], [`Listener`], [`Connection`] | connections, the short way, blocking |
+//! | [`DatagramSocket`] | datagrams, the short way, blocking |
+//! | `AsyncHost`, `AsyncConnector`, `AsyncListener`, ... | the same, awaited: module `asynchronous`, cargo feature `tokio` |
 //!
 //! Queue pairs, memory and completion queues are those of `oarlock-verbs`, which a program that sends or receives depends
 //! on, too.
@@ -91,8 +94,34 @@
 //! | [`migrate`](Identifier::migrate) | nothing: later events come out of the new channel |
 //! | [`close`](Identifier::close), or dropping the last handle | no event of the identifier any more |
 //!
-//! At any time: [`DeviceRemoval`](Event::DeviceRemoval), [`AddressChange`](Event::AddressChange). When the host service dies,
-//! every call and every wait ends with [`Error::ServiceGone`].
+//! Datagrams (port spaces UDP and IPOIB):
+//!
+//! | Call | Followed by |
+//! |---|---|
+//! | [`create_qp`](Identifier::create_qp) | nothing: the queue pair is in state RTS |
+//! | [`connect`](Identifier::connect) | [`Established`](Event::Established) with the peer's [`UdParam`], or [`Unreachable`](Event::Unreachable); [`AddressError`](Event::AddressError) if the peer's Q_Key is another |
+//! | [`listen`](Identifier::listen) | a [`ConnectRequest`](Event::ConnectRequest) for every peer |
+//! | [`accept`](Identifier::accept), [`reject`](Identifier::reject) | nothing |
+//! | [`join_multicast`](Identifier::join_multicast) | [`MulticastJoin`](Event::MulticastJoin) with the group's [`UdParam`], or [`MulticastError`](Event::MulticastError) |
+//! | [`Multicast::leave`] | nothing |
+//!
+//! At any time: [`DeviceRemoval`](Event::DeviceRemoval), [`AddressChange`](Event::AddressChange), and
+//! [`User`](Event::User) events that the program [injects](Identifier::inject). When the host service dies, every call and
+//! every wait ends with [`Error::ServiceGone`].
+//!
+//! # Deadlines
+//!
+//! | Wait | Ends at |
+//! |---|---|
+//! | for an event | [`get_event_until`](EventChannel::get_event_until), [`get_event_timeout`](EventChannel::get_event_timeout) |
+//! | calls of a synchronous identifier, and of a [`Connection`]; `migrate`, `close` and `leave` of any | [`Identifier::set_deadline`] |
+//! | [`Connector::connect`], [`Listener::accept`], [`get_request`](Listener::get_request), [`reject`](Listener::reject) | [`ConnectionOptions::deadline`] |
+//! | for a datagram, or the answer of a peer or group | [`DatagramSocket::deadline`] |
+//! | connecting as such, in the host service | [`Identifier::set_connect_deadline`] |
+//! | resolving an address or a route, in the host service | an argument of the call |
+//!
+//! Every other call is a round trip to the host service, which never waits for anything. Async calls take
+//! `tokio::time::timeout`.
 //!
 //! # Events, acknowledgements, migration
 //!
@@ -102,7 +131,8 @@
 //! - An event channel exists as long as an identifier or a reader uses it, whoever drops what first.
 //! - An event is with the service until it is fetched; fetching and migrating exclude each other there. So a reader of the old
 //!   channel sees an event once, or not at all because it moved.
-//! - A thread that would wait for an event it holds itself gets [`Error::EventHeldByCaller`].
+//! - A thread that would wait for an event it holds itself gets [`Error::EventHeldByCaller`], with the names of the events.
+//! - A wait for events that others hold ends at the identifier's deadline with [`Error::Unacknowledged`], and their names.
 //! - `mem::forget` of an event is an event never acknowledged: its identifier stays until the program ends, and `migrate` and
 //!   `close` of it answer as above, or wait for ever in another thread. Other identifiers notice nothing.
 //!
@@ -110,7 +140,8 @@
 //!
 //! No call blocks on the network, except those of synchronous identifiers and of the short way. Dropping never blocks. No
 //! thread is started. No event is made up: each comes from the host service, except that the end of connecting is
-//! [`Established`](Event::Established) where the service says that a reply has come.
+//! [`Established`](Event::Established) where the service says that a reply has come, and that a group to which the queue
+//! pair cannot be attached is a [`MulticastError`](Event::MulticastError).
 #![deny(unsafe_code)]
 
 #[cfg(feature = "tokio")]
