@@ -3,6 +3,7 @@
 mod asynchronous;
 mod datagram;
 mod easy;
+mod errors;
 mod hostile;
 mod injected;
 mod lossy;

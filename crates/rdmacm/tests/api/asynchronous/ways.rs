@@ -4,7 +4,7 @@ use super::*;
 use crate::support::*;
 use oarlock_rdmacm::{
     AsyncConnector, AsyncEventChannel, AsyncIdentifier, AsyncListener, ConnParam, Error,
-    EventChannel, Identifier, Listener, PortSpace, RejReason,
+    EventChannel, Identifier, JoinKind, Listener, PortSpace, RejReason,
 };
 use oarlock_verbs::{Buffer, SendRequest};
 use std::net::SocketAddr;
@@ -209,4 +209,53 @@ fn a_channel_gives_each_event_to_one_of_its_readers() {
 
 fn queued(host: &Host) -> u32 {
     host.ps().unwrap().ids.iter().map(|id| id.queued).sum()
+}
+
+#[test]
+fn datagrams_and_groups() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let (_listener, address) = crate::datagram::datagram_listener(&channel(&host));
+        let id = AsyncIdentifier::new(&on_host, PortSpace::UDP).unwrap();
+        id.resolve_addr(None, address, LONG).await.unwrap();
+        id.resolve_route(LONG).await.unwrap();
+        let own = crate::datagram::socket(id.id());
+        // Its answer is not here yet: the question goes on, and the answer is the next event.
+        assert!(cancelled_after(1, id.resolve_peer(b"")).await.is_none());
+        let group: SocketAddr = "239.1.2.3:0".parse().unwrap();
+        let member = AsyncIdentifier::new(&on_host, PortSpace::UDP).unwrap();
+        member.resolve_addr(None, group, LONG).await.unwrap();
+        let socket = crate::datagram::socket(member.id());
+        let multicast = member
+            .join_multicast(group, JoinKind::FullMember)
+            .await
+            .unwrap();
+        let param = multicast.param().unwrap();
+        let handle = param.address_handle(own.queue_pair.pd()).unwrap();
+        own.send(&handle, param.qpn, param.qkey, b"to all");
+        assert_eq!(socket.receive().message(), Some(&b"to all"[..]));
+        let nobody = AsyncIdentifier::new(&on_host, PortSpace::UDP).unwrap();
+        nobody
+            .resolve_addr(None, "127.0.0.1:4711".parse().unwrap(), LONG)
+            .await
+            .unwrap();
+        nobody.resolve_route(LONG).await.unwrap();
+        let error = nobody.resolve_peer(b"").await.unwrap_err();
+        assert!(matches!(error, Error::ServiceRefused { .. }), "{error}");
+    });
+}
+
+/// From another task, an event of the program's own ends the wait.
+#[test]
+fn an_injected_event_wakes_a_task() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let id = std::sync::Arc::new(AsyncIdentifier::new(&on_host, PortSpace::TCP).unwrap());
+        let waiting = tokio::spawn({
+            let id = std::sync::Arc::clone(&id);
+            async move { id.next_event().await.unwrap().name() }
+        });
+        id.id().inject(7, 0).unwrap();
+        assert_eq!(waiting.await.unwrap(), "RDMA_CM_EVENT_USER");
+    });
 }
