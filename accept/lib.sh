@@ -20,6 +20,7 @@ fi
 if [ -n "${OARLOCK_ACCEPT_INSIDE:-}" ]; then ip link set lo up; fi
 
 work=$(mktemp -d)
+export OARLOCK_LOG_FILE="$work/service.log" # of a service that a program starts
 children=()
 cleanup() {
   for pid in "${children[@]:-}"; do [ -n "$pid" ] && kill "$pid" 2>/dev/null || true; done
@@ -29,7 +30,7 @@ trap cleanup EXIT
 
 fail() {
   echo "FAIL $(basename "$0" .sh): $*" >&2
-  for f in "$work"/*.out "$work"/*.err; do [ -s "$f" ] && { echo "--- $(basename "$f")"; tail -n 15 "$f"; } >&2; done
+  for f in "$work"/*.out "$work"/*.err "$work"/*.log; do [ -s "$f" ] && { echo "--- $(basename "$f")"; tail -n 15 "$f"; } >&2; done
   exit 1
 }
 pass() { echo "pass $(basename "$0" .sh): $*"; }

@@ -23,6 +23,7 @@ mod progress;
 mod ps;
 mod report;
 mod signals;
+mod soak;
 mod trace;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -66,6 +67,9 @@ enum Command {
     Host(host::Options),
     /// Reads captures
     Trace(trace::Options),
+    /// Keeps connections up and busy, whatever happens to the other side
+    #[command(hide = true)]
+    Soak(soak::Options),
     /// Prints or writes manual pages
     Man(man::Options),
     /// Prints the script by which a shell completes commands, options and values
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),
         Command::Trace(options) => trace::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Man(options) => man::run(&options, Cli::command()),
         Command::Completions(options) => completions::run(&options, Cli::command()),
     };
