@@ -14,7 +14,7 @@ use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
 use oarlock_ucm::client::JoinNumber;
 use oarlock_ucm::proto::{Acknowledged, MAX_BATCH};
 use oarlock_verbs::QpType;
-use oarlock_wire::RejReason;
+use oarlock_wire::{Ece, RejReason};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::fmt;
@@ -356,6 +356,14 @@ impl Channel {
             Found::Identifier(owner) => (owner, None),
             Found::Membership(membership, owner) => (owner, membership),
         };
+        let ece = Ece {
+            vendor_id: raw.ece.vendor_id,
+            options: raw.ece.attr_mod,
+        };
+        child
+            .as_ref()
+            .map_or(&owner, |child| &child.0)
+            .keep_peer_ece(ece);
         let number = match raw.kind {
             // It completes the connection, see below.
             command::CONNECT_RESPONSE if owner.has_queue_pair() => command::ESTABLISHED,

@@ -7,10 +7,10 @@ use crate::param::{
     MAX_DATAGRAM_CONNECT_PRIVATE_DATA, MAX_DATAGRAM_REPLY_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA,
 };
 use crate::queue_pair::Recipes;
-use oarlock_ucm::abi::notify_event;
+use oarlock_ucm::abi::{self, notify_event};
 use oarlock_ucm::client::{self, Param};
 use oarlock_verbs::QpType;
-use oarlock_wire::RejReason;
+use oarlock_wire::{Ece, RejReason};
 
 impl Identifier {
     /// Asks the peer for a connection. Followed by [`Event::Established`](crate::Event::Established) (the queue pair is
@@ -48,6 +48,7 @@ impl Identifier {
         let command = if self.is_datagram() {
             Param {
                 private_data: param.private_data.clone(),
+                ece: abi_ece(param.ece),
                 ..Param::default()
             }
         } else {
@@ -266,6 +267,7 @@ impl Shared {
             rnr_retry_count: param.rnr_retry_count.get(),
             srq,
             qp_num: qpn.get(),
+            ece: abi_ece(param.ece),
             ..Param::default()
         })
     }
@@ -280,6 +282,13 @@ impl Shared {
             self.stop_queue_pair();
         }
         done
+    }
+}
+
+fn abi_ece(ece: Ece) -> abi::Ece {
+    abi::Ece {
+        vendor_id: ece.vendor_id,
+        attr_mod: ece.options,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{command, registry};
 use oarlock_hostd::Host;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, IdNumber};
 use oarlock_verbs::{Context, QpType, QueuePair};
-use oarlock_wire::{Gid, IbTimeout, PortSpace, RnrTimer};
+use oarlock_wire::{Ece, Gid, IbTimeout, PortSpace, RnrTimer};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) offered: Option<PeerParam>,
     /// What the peer sent along with its request or reply.
     peer_data: OnceLock<PaddedData>,
+    /// The vendor's options that came with it.
+    peer_ece: OnceLock<Ece>,
     pub(crate) closed: AtomicBool,
     /// Establishing failed on this side; later refusals are consequences.
     failed: AtomicBool,
@@ -170,6 +172,7 @@ impl Identifier {
             is_passive: request.is_some(),
             offered: request.and_then(|request| request.offered),
             peer_data: OnceLock::new(),
+            peer_ece: OnceLock::new(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
@@ -447,6 +450,14 @@ impl Identifier {
         self.0.peer_data.get()
     }
 
+    /// The vendor's options of enhanced connection establishment that came with the peer's request (passive side) or reply
+    /// (active side); `None` if it named no vendor.
+    #[doc(alias = "rdma_get_remote_ece")]
+    #[must_use]
+    pub fn peer_ece(&self) -> Option<Ece> {
+        self.0.peer_ece.get().copied()
+    }
+
     /// Bounds every wait of the identifier that begins from now on; `None` removes the bound.
     ///
     /// - A call of a synchronous identifier that meets it ends with [`Error::TimedOut`], and the operation goes on: its
@@ -554,6 +565,13 @@ impl Shared {
     pub(crate) fn keep_peer_data(&self, data: Option<&PaddedData>) {
         if let Some(data) = data {
             self.peer_data.get_or_init(|| data.clone());
+        }
+    }
+
+    /// Keeps the vendor's options that the peer sent along.
+    pub(crate) fn keep_peer_ece(&self, ece: Ece) {
+        if ece != Ece::default() {
+            self.peer_ece.get_or_init(|| ece);
         }
     }
 

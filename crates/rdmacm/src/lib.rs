@@ -180,7 +180,7 @@ pub use identifier::Identifier;
 pub use multicast::{JoinKind, Multicast};
 pub use oarlock_hostd::Host;
 pub use oarlock_wire::{
-    IbTimeout, PortSpace, QKey, Qpn, RejReason, RetryCount, RnrTimer, SidrStatus,
+    Ece, IbTimeout, PortSpace, QKey, Qpn, RejReason, RetryCount, RnrTimer, SidrStatus,
 };
 pub use param::{
     ConnParam, ExternalQueuePair, MAX_ACCEPT_PRIVATE_DATA, MAX_CONNECT_PRIVATE_DATA,

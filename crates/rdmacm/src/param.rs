@@ -1,6 +1,6 @@
 //! What is given to `connect` and `accept`, and what a connection event says about the peer's wishes.
 
-use oarlock_wire::{Qpn, RetryCount};
+use oarlock_wire::{Ece, Qpn, RetryCount};
 
 /// Private data of a REQ that is left to an application in port space TCP, after the 36-byte IP CM header.
 pub const MAX_CONNECT_PRIVATE_DATA: usize = 56;
@@ -37,6 +37,10 @@ pub struct ConnParam {
     pub retry_count: RetryCount,
     /// How often a request refused for want of a receive buffer is sent again; 7 means for ever.
     pub rnr_retry_count: RetryCount,
+    /// Enhanced connection establishment: a vendor's options, of which the two sides agree on those that both know. None
+    /// unless set, and none in a `connect` for datagrams, whose message has no place for it.
+    #[doc(alias = "ibv_ece")]
+    pub ece: Ece,
     /// Copied into the REQ or REP.
     pub private_data: Vec<u8>,
     /// A queue pair that the caller moves through its states, for identifiers without one of their own.
@@ -61,6 +65,7 @@ impl Default for ConnParam {
             flow_control: false,
             retry_count: seven,
             rnr_retry_count: seven,
+            ece: Ece::default(),
             private_data: Vec::new(),
             external_queue_pair: None,
         }
@@ -100,6 +105,14 @@ impl ConnParam {
     #[must_use]
     pub fn rnr_retry_count(mut self, count: RetryCount) -> Self {
         self.rnr_retry_count = count;
+        self
+    }
+
+    /// Sets [`ece`](Self::ece).
+    #[doc(alias = "rdma_set_local_ece")]
+    #[must_use]
+    pub fn ece(mut self, ece: Ece) -> Self {
+        self.ece = ece;
         self
     }
 

@@ -33,7 +33,7 @@ fn millis(times: &[Duration]) -> Vec<u128> {
     times.iter().map(Duration::as_millis).collect()
 }
 
-/// F-10, F-10b: the period of Linux, 4608 ms, is the default and can be changed.
+/// Public faults 10, 10b: the period of Linux, 4608 ms, is the default and can be changed.
 #[test]
 fn the_period_is_that_of_linux_and_can_be_changed() {
     let fixed = times(config(A));
@@ -48,7 +48,7 @@ fn the_period_is_that_of_linux_and_can_be_changed() {
     assert_eq!(millis(&short)[..4], [0, 100, 200, 300]);
 }
 
-/// F-10b: a lost REQ costs milliseconds, and yet the attempt lasts as long as before.
+/// Public fault 10b: a lost REQ costs milliseconds, and yet the attempt lasts as long as before.
 #[test]
 fn waits_that_grow_begin_short_and_end_at_the_usual_one() {
     let growing = times(Config {
@@ -76,7 +76,7 @@ fn a_first_wait_of_nothing_is_no_burst_and_one_beyond_the_wait_is_the_wait() {
     assert_eq!(millis(&from(Duration::MAX))[..3], [0, 4608, 9216]);
 }
 
-/// F-54: requests that were refused in one burst do not come again in one burst.
+/// Public fault 54: requests that were refused in one burst do not come again in one burst.
 #[test]
 fn waits_that_differ_by_chance_spread_a_burst() {
     let spread = Config {
@@ -119,7 +119,8 @@ fn any_spread_and_any_wait_are_survived() {
     }
 }
 
-/// F-10: the DREQ of a destroyed connection is sent once and not waited for, and nothing of the connection is left.
+/// Public fault 10: the DREQ of a destroyed connection is sent once and not waited for, and nothing of the connection
+/// is left.
 #[test]
 fn destroying_waits_for_nothing() {
     let mut pair = Pair::new();
@@ -133,7 +134,7 @@ fn destroying_waits_for_nothing() {
     assert_eq!(pair.cms[A].poll_timeout(), None);
 }
 
-/// F-10: an attempt of either kind has a deadline over all its repetitions.
+/// Public fault 10: an attempt of either kind has a deadline over all its repetitions.
 #[test]
 fn every_attempt_can_have_a_deadline() {
     let mut pair = Pair::new();
@@ -156,7 +157,7 @@ fn every_attempt_can_have_a_deadline() {
     assert_eq!(told, ["ReqError", "SidrReqError"]);
 }
 
-/// F-29: a REJ without a remote comm id is sent only where the peer can tell what it is about.
+/// Public fault 29: a REJ without a remote comm id is sent only where the peer can tell what it is about.
 #[test]
 fn withdrawing_an_attempt_tells_the_peer_in_the_one_way_it_understands() {
     for reason in [RejReason::CONSUMER_DEFINED, RejReason::TIMEOUT] {

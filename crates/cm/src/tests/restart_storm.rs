@@ -179,7 +179,7 @@ fn storm(seed: u64, loss: f64) -> u64 {
     stale.into_iter().sum()
 }
 
-/// F-45: stale connections of earlier lives are found and ended, and never one of the present life.
+/// Public fault 45: stale connections of earlier lives are found and ended, and never one of the present life.
 #[test]
 fn a_host_that_restarts_again_and_again_is_connected_in_the_end_and_both_sides_agree() {
     for_each_seed(75, |seed| {

@@ -23,8 +23,8 @@ fn restart(pair: &mut Pair, side: usize, life: u8) {
     pair.events[side].clear();
 }
 
-/// F-45: the first attempt of a restarted peer is told so (REJ 10), the old connection is disconnected, the next attempt
-/// succeeds.
+/// Public fault 45: the first attempt of a restarted peer is told so (REJ 10), the old connection is disconnected, the
+/// next attempt succeeds.
 #[test]
 fn a_restarted_active_side_connects_its_queue_pair_again_at_the_second_attempt() {
     let mut pair = Pair::new();
@@ -48,7 +48,8 @@ fn a_restarted_active_side_connects_its_queue_pair_again_at_the_second_attempt()
     assert_eq!(pair.state(B, passive), StateName::Established);
 }
 
-/// F-45: the same from the other side: the REP of a restarted passive side names a queue pair that is connected still.
+/// Public fault 45: the same from the other side: the REP of a restarted passive side names a queue pair that is
+/// connected still.
 #[test]
 fn a_restarted_passive_side_answers_from_its_old_queue_pair_and_is_told_so() {
     let mut pair = Pair::new();
@@ -72,7 +73,7 @@ fn a_restarted_passive_side_answers_from_its_old_queue_pair_and_is_told_so() {
     assert_eq!(pair.state(A, new), StateName::ReqSent);
 }
 
-/// F-45: another connection of the same host is not stale: queue pair *and* CA must be the same.
+/// Public fault 45: another connection of the same host is not stale: queue pair *and* CA must be the same.
 #[test]
 fn another_queue_pair_or_another_ca_does_not_make_a_connection_stale() {
     let mut pair = Pair::new();
@@ -308,7 +309,8 @@ fn at_the_end_of_time_retries_are_used_up_and_it_ends() {
     assert_eq!(pair.cms[A].poll_timeout(), None);
 }
 
-/// A REJ (timeout) of an earlier life names our GUID's connections by the peer's comm id, and reaches only the one it means.
+/// A REJ (timeout) of an earlier life names our GUID's connections by the peer's comm id, and reaches only the one it
+/// means.
 #[test]
 fn a_rej_timeout_of_an_earlier_life_does_nothing_to_the_next() {
     let mut pair = Pair::new();

@@ -41,8 +41,8 @@ fn requested(world: &mut World) -> (Id, Id) {
     (active, event.id)
 }
 
-/// R-PAR-7: a datagram identifier's request and answer carry private data, what an address handle is made of, queue pair and
-/// Q_Key; the passive side has no ESTABLISHED.
+/// R-PAR-7: a datagram identifier's request and answer carry private data, what an address handle is made of, queue
+/// pair and Q_Key; the passive side has no ESTABLISHED.
 #[test]
 fn a_request_is_answered_with_queue_pair_and_q_key() {
     let mut world = listening();
@@ -406,7 +406,8 @@ fn malformed_and_foreign_requests_are_refused_with_status_2() {
     }
 }
 
-/// F-54: what exceeds the backlog is dropped and counted, like a REQ, and comes again; as an option it is answered.
+/// Public fault 54: what exceeds the backlog is dropped and counted, like a REQ, and comes again; as an option it is
+/// answered.
 #[test]
 fn the_backlog_counts_datagram_requests() {
     let refusing = Config {

@@ -121,8 +121,9 @@ fn disconnect(world: &mut World, side: usize, ids: &[Option<Id>; 2]) -> Option<D
     Some(done.expect("there was a connection once"))
 }
 
-/// F-27, F-32, F-56: whoever disconnects at whatever moment, whatever crosses it on the way, and whichever message is lost:
-/// each side gets one end and no more, DISCONNECTED before TIMEWAIT_EXIT, and a second disconnect is harmless.
+/// Public faults 27, 32, 56: whoever disconnects at whatever moment, whatever crosses it on the way, and whichever
+/// message is lost: each side gets one end and no more, DISCONNECTED before TIMEWAIT_EXIT, and a second disconnect is
+/// harmless.
 #[test]
 fn every_connection_ends_once_on_each_side() {
     let orders: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[1, 0]];
@@ -170,7 +171,7 @@ fn every_connection_ends_once_on_each_side() {
     }
 }
 
-/// F-27: a disconnect before the connection is up says so to the peer at once, and to the caller as one end.
+/// Public fault 27: a disconnect before the connection is up says so to the peer at once, and to the caller as one end.
 #[test]
 fn a_disconnect_before_the_connection_is_up_withdraws_it() {
     // (the point, who disconnects, what the peer is told, the reason)
@@ -199,7 +200,7 @@ fn a_disconnect_before_the_connection_is_up_withdraws_it() {
     }
 }
 
-/// F-32: rejecting and disconnecting cross in every order, and nobody gets two ends.
+/// Public fault 32: rejecting and disconnecting cross in every order, and nobody gets two ends.
 #[test]
 fn a_rejection_and_a_disconnect_cross() {
     for rejects_first in [false, true] {
@@ -238,8 +239,8 @@ fn a_rejection_and_a_disconnect_cross() {
     }
 }
 
-/// F-45: a peer that was restarted asks again from the same address, CA and queue pair: the old connection ends, the new
-/// request is rejected as stale once, and the next one comes through.
+/// Public fault 45: a peer that was restarted asks again from the same address, CA and queue pair: the old connection
+/// ends, the new request is rejected as stale once, and the next one comes through.
 #[test]
 fn a_restarted_peer_ends_its_old_connection_and_connects_again() {
     let config = || {
@@ -282,8 +283,8 @@ fn a_restarted_peer_ends_its_old_connection_and_connects_again() {
     );
 }
 
-/// F-54: a thousand clients against a backlog of eight, all at once, who ask again when they are given up on: everybody
-/// connects, and the overflow is visible.
+/// Public fault 54: a thousand clients against a backlog of eight, all at once, who ask again when they are given up
+/// on: everybody connects, and the overflow is visible.
 #[test]
 fn a_thousand_clients_get_through_a_backlog_of_eight() {
     const CLIENTS: u32 = 1000;
@@ -344,7 +345,7 @@ fn a_thousand_clients_get_through_a_backlog_of_eight() {
     assert_eq!(world.b().cma.counters().get(counter), overflows);
 }
 
-/// F-54: as an option, the requests beyond the backlog are told at once, for reason 3.
+/// Public fault 54: as an option, the requests beyond the backlog are told at once, for reason 3.
 #[test]
 fn a_thousand_clients_can_be_told_that_the_backlog_is_full() {
     let config = Config {

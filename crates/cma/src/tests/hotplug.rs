@@ -184,8 +184,8 @@ fn an_address_that_moves_between_devices_is_reported() {
     );
 }
 
-/// F-4: DEVICE_REMOVAL comes once for each identifier, listeners included; every later call fails at once with ENXIO, but
-/// destroying works.
+/// Public fault 4: DEVICE_REMOVAL comes once for each identifier, listeners included; every later call fails at once
+/// with ENXIO, but destroying works.
 #[test]
 fn after_a_removal_every_call_but_destruction_fails_at_once() {
     let mut world = World::pair();
@@ -233,7 +233,7 @@ fn after_a_removal_every_call_but_destruction_fails_at_once() {
     assert_eq!(world.b().cma.len(), 0);
 }
 
-/// F-8: a listener on any address survives the loss of every device, and serves those that come.
+/// Public fault 8: a listener on any address survives the loss of every device, and serves those that come.
 #[test]
 fn a_wildcard_listener_serves_a_device_that_comes_back() {
     let mut world = World::pair();
@@ -298,7 +298,7 @@ fn a_waiting_request_of_a_removed_device_is_dead() {
     world.b().cma.destroy_id(now, child).expect("exists");
 }
 
-/// F-9: a lookup that is under way when the device goes ends with it; nothing keeps the identifier.
+/// Public fault 9: a lookup that is under way when the device goes ends with it; nothing keeps the identifier.
 #[test]
 fn a_lookup_under_way_ends_with_the_device() {
     let mut world = World::pair();

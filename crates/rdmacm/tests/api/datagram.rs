@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use oarlock_rdmacm::{
-    ConnParam, DatagramSocket, Error, Event, EventChannel, Host, Identifier,
+    ConnParam, DatagramSocket, Ece, Error, Event, EventChannel, Host, Identifier,
     MAX_DATAGRAM_CONNECT_PRIVATE_DATA, MAX_DATAGRAM_REPLY_PRIVATE_DATA, PortSpace, QKey, Qpn,
     RejReason, SidrStatus, UdParam,
 };
@@ -183,7 +183,8 @@ fn one_queue_pair_answers_every_request() {
     }
 }
 
-/// Each way in which there is no service: nobody listens, or the program there says no. F-26: the text says which.
+/// Each way in which there is no service: nobody listens, or the program there says no. Public fault 26: the text says
+/// which.
 #[test]
 fn a_service_that_is_none_says_why() {
     let sides = sides();
@@ -261,7 +262,8 @@ fn private_data_limits_are_those_of_the_messages() {
     );
 }
 
-/// A synchronous identifier resolves a peer in one call. F-13: a synchronous accept waits for nothing, since nothing comes.
+/// A synchronous identifier resolves a peer in one call. Public fault 13: a synchronous accept waits for nothing, since
+/// nothing comes.
 #[test]
 fn synchronous_datagrams() {
     let host = private();
@@ -419,4 +421,24 @@ fn a_socket_goes_on_past_the_depth_of_its_queues() {
             client.send_to(&peer, b"enough").unwrap();
         }
     });
+}
+
+/// A SIDR_REQ has no place for a vendor's options, its answer has.
+#[test]
+fn vendor_options_come_with_the_answer_only() {
+    let sides = sides();
+    let ece = Ece {
+        vendor_id: 0x00_15b3,
+        options: 9,
+    };
+    let active = resolved_datagram(&sides.active_channel, sides.address);
+    let error = active.connect(&ConnParam::default().ece(ece)).unwrap_err();
+    assert!(error.to_string().contains("SIDR_REQ"), "{error}");
+    active.connect(&ConnParam::default()).unwrap();
+    let Event::ConnectRequest { id, .. } = expect(&sides.passive_channel, "CONNECT_REQUEST") else {
+        unreachable!("its name says so")
+    };
+    id.accept(&external(2).ece(ece)).unwrap();
+    expect(&sides.active_channel, "ESTABLISHED");
+    assert_eq!(active.peer_ece(), Some(ece));
 }

@@ -103,7 +103,7 @@ fn nobody_listening_is_a_refusal_by_the_host() {
         "{error}"
     );
     assert_eq!(error.errno(), 111);
-    // F-26 and the wish for errors that say what to do: the name, the number, the address, the cause.
+    // Public fault 26 and the wish for errors that say what to do: the name, the number, the address, the cause.
     let message =
         "rejected by 127.0.0.1:4711: invalid service ID (8): nobody listens on 127.0.0.1:4711";
     assert!(error.to_string().contains(message), "{error}");

@@ -303,7 +303,8 @@ fn every_error_tells_its_values() {
     }
 }
 
-/// F-26, F-20: every reason of the specification by name and number; those that something can be done about say what.
+/// Public faults 26, 20: every reason of the specification by name and number; those that something can be done about
+/// say what.
 #[test]
 fn every_reason_of_a_rejection_has_its_name() {
     for code in (1..=33).chain([35]) {

@@ -120,7 +120,7 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     id.resolve_addr(None, address, LONG).unwrap();
     let held = expect(&old, "ADDR_RESOLVED");
     let error = id.migrate(&new).unwrap_err();
-    // F-1: the unacknowledged events are named.
+    // Public fault 1: the unacknowledged events are named.
     let message = "migrate: the calling thread holds 1 event of this identifier (RDMA_CM_EVENT_ADDR_RESOLVED)";
     assert!(error.to_string().starts_with(message), "{error}");
     assert!(matches!(error, Error::EventHeldByCaller { .. }), "{error}");
@@ -137,8 +137,8 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     id.migrate(&old).unwrap();
 }
 
-/// R-MIG-3 and F-2: at the identifier's deadline `migrate` and `close` end, say which events are missing, and have done
-/// the rest.
+/// R-MIG-3 and public fault 2: at the identifier's deadline `migrate` and `close` end, say which events are missing,
+/// and have done the rest.
 #[test]
 fn a_deadline_ends_the_wait_for_acknowledgements() {
     let host = private();
@@ -169,7 +169,8 @@ fn a_deadline_ends_the_wait_for_acknowledgements() {
     held.ack();
 }
 
-/// Item 9: a forgotten event is one that its thread holds for ever. No call of that thread hangs, and others are not concerned.
+/// Item 9: a forgotten event is one that its thread holds for ever. No call of that thread hangs, and others are not
+/// concerned.
 #[test]
 fn a_forgotten_event_hangs_nobody() {
     let host = private();

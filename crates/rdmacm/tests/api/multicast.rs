@@ -34,8 +34,8 @@ fn send(socket: &Socket, group: &UdParam, message: &[u8]) {
     socket.send(&handle, group.qpn, group.qkey, message);
 }
 
-/// R-PAR-7: what the join's event says is what a datagram to the group is addressed with; members of this host and of another
-/// receive it, the sender too, and who has left does not.
+/// R-PAR-7: what the join's event says is what a datagram to the group is addressed with; members of this host and of
+/// another receive it, the sender too, and who has left does not.
 #[test]
 fn members_receive_what_is_sent_to_the_group() {
     let (a, b) = hosts();
@@ -106,7 +106,8 @@ fn each_join_counts() {
     assert_eq!(own.receive().message(), Some(&b"to the other"[..]));
 }
 
-/// F-17 and R-PAR-6: a membership's event counts for it and for its identifier. Leaving waits for it, and so does closing.
+/// Public fault 17 and R-PAR-6: a membership's event counts for it and for its identifier. Leaving waits for it, and so
+/// does closing.
 #[test]
 fn leaving_waits_for_the_event_of_the_membership() {
     let (a, _b) = hosts();
@@ -146,8 +147,8 @@ fn leaving_waits_for_the_event_of_the_membership() {
     assert!(matches!(again, Error::Closed { .. }), "{again}");
 }
 
-/// F-17: memberships dropped while their event is queued, fetched or not yet there leave nothing that counts: the identifier
-/// migrates and closes.
+/// Public fault 17: memberships dropped while their event is queued, fetched or not yet there leave nothing that
+/// counts: the identifier migrates and closes.
 #[test]
 fn dropping_a_membership_at_any_time_harms_nothing() {
     let (a, _b) = hosts();

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use oarlock_rdmacm::{
-    ConnParam, Error, Event, IbTimeout, Identifier, MAX_ACCEPT_PRIVATE_DATA,
+    ConnParam, Ece, Error, Event, IbTimeout, Identifier, MAX_ACCEPT_PRIVATE_DATA,
     MAX_CONNECT_PRIVATE_DATA, MAX_REJECT_PRIVATE_DATA, PortSpace, RejReason, RetryCount, RnrTimer,
 };
 use oarlock_verbs::QpState;
@@ -531,4 +531,36 @@ fn the_end_of_the_service_ends_every_wait() {
         assert!(error.is_device_fatal());
         assert!(error.to_string().starts_with("device fatal"), "{error}");
     }
+}
+
+/// A vendor's options travel both ways; without a vendor there are none; more than 24 bits of vendor are refused.
+#[test]
+fn vendor_options_reach_the_other_side() {
+    let host = private();
+    let (passive_channel, active_channel) = (channel(&host), channel(&host));
+    let (_listener, address) = listener(&passive_channel);
+    let ece = |vendor_id, options| Ece { vendor_id, options };
+    let active = resolved(&active_channel, address);
+    let error = active
+        .connect(&external(1).ece(ece(0x0100_0000, 1)))
+        .unwrap_err();
+    assert_eq!(error.errno(), 22, "{error}");
+    active
+        .connect(&external(1).ece(ece(0x00_15b3, 0xdead_beef)))
+        .unwrap();
+    let passive = request(&passive_channel).id;
+    assert_eq!(passive.peer_ece(), Some(ece(0x00_15b3, 0xdead_beef)));
+    passive
+        .accept(&external(2).ece(ece(0x00_15b3, 0x0000_0001)))
+        .unwrap();
+    expect(&active_channel, "CONNECT_RESPONSE");
+    assert_eq!(active.peer_ece(), Some(ece(0x00_15b3, 1)));
+
+    let plain = resolved(&active_channel, address);
+    plain.connect(&external(3)).unwrap();
+    let passive = request(&passive_channel).id;
+    assert_eq!(passive.peer_ece(), None);
+    passive.accept(&external(4)).unwrap();
+    expect(&active_channel, "CONNECT_RESPONSE");
+    assert_eq!(plain.peer_ece(), None);
 }

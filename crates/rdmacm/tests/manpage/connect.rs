@@ -236,7 +236,8 @@ fn srq_and_qp_num_are_ignored_where_the_identifier_has_a_queue_pair() {
     assert_eq!(params.qpn, own.qpn());
 }
 
-/// The page says timer 0, which is 655 ms; F-36 asks for a sane one, and here it is 0.64 ms unless set otherwise.
+/// The page says timer 0, which is 655 ms; public fault 36 asks for a sane one, and here it is 0.64 ms unless set
+/// otherwise.
 #[test]
 fn the_minimal_rnr_timer_is_not_655_ms() {
     let (active, passive) = connected(&ConnParam::default(), &ConnParam::default());

@@ -473,7 +473,7 @@ fn the_end_of_a_connection_is_reported_and_then_the_end_of_its_timewait() {
     );
 }
 
-/// F-4: once, to listeners too, and nothing but destroying is left.
+/// Public fault 4: once, to listeners too, and nothing but destroying is left.
 #[test]
 fn the_removal_of_the_device_is_reported_and_the_identifier_must_be_destroyed() {
     let (host, address) = host_with_device();
