@@ -232,7 +232,8 @@ impl Cma {
     ///
     /// # Errors
     /// `UnknownId`; `OptionState` for `ReuseAddr` while listening (or cleared after binding) and for `AfOnly` after
-    /// resolution began; `OptionRange` for a value that its field cannot hold.
+    /// resolution began; `OptionQpType` for `AckTimeout` and `MinRnrTimer` unless RC; `OptionRange` for a value that its field
+    /// cannot hold.
     pub fn set_option(&mut self, id: Id, option: IdOption) -> Result<(), Error> {
         let ident = self.exposed_mut(id)?;
         let state = ident.state;
@@ -243,8 +244,21 @@ impl Cma {
                 wanted,
             })
         };
+        let qp_type = ident.qp_type;
         let options = &mut ident.options;
         match option {
+            IdOption::AckTimeout(_) if qp_type != QpType::RC => {
+                return Err(Error::OptionQpType {
+                    option: "ACK_TIMEOUT",
+                    qp_type,
+                });
+            }
+            IdOption::MinRnrTimer(_) if qp_type != QpType::RC => {
+                return Err(Error::OptionQpType {
+                    option: "MIN_RNR_TIMER",
+                    qp_type,
+                });
+            }
             IdOption::TypeOfService(tos) => options.type_of_service = Some(tos),
             IdOption::ReuseAddr(true) if state == State::Listen => {
                 return refused("REUSEADDR", "any but LISTEN");

@@ -69,6 +69,11 @@ pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
+/// Whether a destination means another one on every interface: a link-local address, or a group of the link.
+pub(crate) const fn is_per_interface(ip: IpAddr) -> bool {
+    is_link_local(ip) || matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xFF0F == 0xFF02)
+}
+
 /// Whether port rules and resolution treat an address as "any": unspecified or loopback.
 pub(crate) const fn is_any_or_loopback(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()

@@ -163,6 +163,14 @@ pub enum Error {
         /// The states in which it can change.
         wanted: &'static str,
     },
+    /// An option of reliable connections for another identifier.
+    #[error("option {option} of an identifier for {qp_type} queue pairs: it is for RC")]
+    OptionQpType {
+        /// The option.
+        option: &'static str,
+        /// The identifier's queue pair type.
+        qp_type: QpType,
+    },
     /// An option value that its field cannot hold.
     #[error("option {option} of {given}, at most {max}")]
     OptionRange {
@@ -414,6 +422,7 @@ impl Error {
             | Self::PrivateDataTooLong { .. }
             | Self::RejectReason { .. }
             | Self::OptionState { .. }
+            | Self::OptionQpType { .. }
             | Self::OptionRange { .. }
             | Self::NoRecipe(_)
             | Self::UnknownPortSpace(_)

@@ -320,7 +320,7 @@ impl Cma {
         self.pump(now);
     }
 
-    /// The identifier of a join, its group and whether its event has come: for those who list what exists.
+    /// The group of a join.
     ///
     /// # Errors
     /// `UnknownMulticast`.

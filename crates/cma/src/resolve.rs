@@ -1,6 +1,6 @@
 //! From an address to a path: bind, resolve the address, resolve the route.
 
-use crate::device::{is_any_or_loopback, is_link_local};
+use crate::device::{is_any_or_loopback, is_link_local, is_per_interface};
 use crate::identifier::{Identifier, PendingLookup, Resolution};
 use crate::ports::Claim;
 use crate::{
@@ -136,7 +136,7 @@ impl Cma {
             return self.resolve_loopback(id, destination);
         }
         let source = Some(local.ip()).filter(|ip| !ip.is_unspecified());
-        let scope_id = if is_link_local(destination.ip()) {
+        let scope_id = if is_per_interface(destination.ip()) && scope_of(destination) != 0 {
             scope_of(destination)
         } else {
             scope_of(local)
@@ -195,12 +195,12 @@ impl Cma {
         if source.is_loopback() && !route.is_local {
             return Err(Errno::ENETUNREACH);
         }
-        let wanted_scope = if is_link_local(remote.ip()) {
+        let wanted_scope = if is_per_interface(remote.ip()) && scope_of(remote) != 0 {
             scope_of(remote)
         } else {
             scope_of(local)
         };
-        let scope_id = match is_link_local(source) || is_link_local(remote.ip()) {
+        let scope_id = match is_link_local(source) || is_per_interface(remote.ip()) {
             true if wanted_scope != 0 => wanted_scope,
             true => route.ifindex,
             false => 0,

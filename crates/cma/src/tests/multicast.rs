@@ -1,10 +1,11 @@
 //! Multicast groups: joins, their events, and the memberships of interfaces.
 
-use super::world::{PORT, SECOND, World, addr, errno, ip, scoped, ud, usual_devices};
+use super::world::{Host, PORT, SECOND, World, addr, device, errno, ip, scoped, ud, usual_devices};
 use crate::{
     ChannelId, Cma, Config, Counter, Errno, Error, Event, EventKind, Id, IdOption, JoinKind, McId,
-    Membership, MembershipAction, PortSpace, QpType, State,
+    Membership, MembershipAction, PortSpace, QpType, Route, State,
 };
+use oarlock_sim::NetworkConfig;
 use oarlock_wire::{Gid, QKey, Qpn, Time};
 
 const GROUP: &str = "239.1.2.3";
@@ -406,6 +407,39 @@ fn a_group_can_be_resolved_first() {
         world.a().cma.query(id).expect("exists").state,
         State::AddrResolved
     );
+}
+
+/// A group of the link is looked up on the interface that is named with it.
+#[test]
+fn a_group_of_the_link_is_resolved_on_its_interface() {
+    let devices = vec![device(0, 1500, &["fe80::a"]), device(1, 1500, &["fe80::b"])];
+    let hosts = vec![Host::new(Config::default(), 1, devices)];
+    let mut world = World::of(hosts, NetworkConfig::default(), 1);
+    for (ifindex, own) in [(2, "fe80::a"), (3, "fe80::b")] {
+        let id = world.a().ud_id();
+        world.ask_and_keep(id, scoped("ff02::77", 0, ifindex));
+        let lookup = *world.a().asked.last().expect("asked");
+        assert_eq!(lookup.scope_id, ifindex);
+        let route = Route {
+            source: ip(own),
+            ifindex,
+            gateway: None,
+            hop_limit: 0,
+            mtu: 0,
+            is_local: false,
+        };
+        let cma = &mut world.a().cma;
+        cma.handle_lookup(NOW, lookup.token, Ok(route));
+        world.a().expect(EventKind::ADDR_RESOLVED);
+        let cma = &mut world.a().cma;
+        cma.join_multicast(NOW, id, addr("ff02::77", 0), JoinKind::FullMember, 0)
+            .expect("resolved");
+        let asked = cma.poll_membership().expect("a join");
+        assert_eq!((asked.ifindex, asked.group), (ifindex, ip("ff02::77")));
+        cma.handle_membership(NOW, asked.token, Ok(()));
+        let av = ud(&joined(&mut world)).av;
+        assert_eq!((av.local, av.scope_id), (Gid::from_ip(ip(own)), ifindex));
+    }
 }
 
 /// Groups on two interfaces are two memberships; the loopback device has its own.

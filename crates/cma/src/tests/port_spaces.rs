@@ -1,7 +1,7 @@
 //! Port spaces: what their identifiers are for, and that their ports and service IDs are apart.
 
 use super::world::{PORT, World, addr, errno, qpn};
-use crate::{ConnectParam, Counter, Errno, EventKind, PortSpace, QpType};
+use crate::{ConnectParam, Counter, Errno, EventKind, IdOption, PortSpace, QpType};
 use oarlock_wire::ServiceId;
 
 fn with_qpn(n: u32) -> ConnectParam {
@@ -107,5 +107,29 @@ fn each_port_space_is_for_its_queue_pair_types() {
     assert_eq!(
         errno(create(PortSpace(0x999), QpType::RC)),
         (Errno::EINVAL, "there is no port space 0x0999".to_owned())
+    );
+}
+
+/// As in the kernel, what tunes retransmission is for reliable connections only.
+#[test]
+fn options_of_reliable_connections_are_refused_for_others() {
+    let mut world = World::pair();
+    let datagrams = world.a().ud_id();
+    let unreliable = world.a().id_of(PortSpace::IB, QpType::UC);
+    let reliable = world.a().id_of(PortSpace::IB, QpType::RC);
+    for option in [IdOption::AckTimeout(14), IdOption::MinRnrTimer(3)] {
+        let cma = &mut world.a().cma;
+        for id in [datagrams, unreliable] {
+            assert_eq!(errno(cma.set_option(id, option)).0, Errno::EINVAL);
+        }
+        assert_eq!(cma.set_option(reliable, option), Ok(()));
+    }
+    let refused = world
+        .a()
+        .cma
+        .set_option(datagrams, IdOption::AckTimeout(14));
+    assert_eq!(
+        errno(refused).1,
+        "option ACK_TIMEOUT of an identifier for UD queue pairs: it is for RC"
     );
 }
