@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 /// [`try_event`](Self::try_event) gets them. Readable without an event is possible (another reader was faster, the
 /// event's identifier migrated or was destroyed), the reverse is not. Nothing else may be done with the descriptor.
 #[doc(alias = "rdma_event_channel")]
+#[doc(alias = "rdma_destroy_event_channel")]
 #[derive(Clone)]
 pub struct EventChannel {
     pub(crate) inner: Arc<Channel>,

@@ -135,6 +135,7 @@ impl ConnParam {
 
 /// What a request or reply of the peer says, in this side's view: `responder_resources` is what we are asked to hold for
 /// the peer's reads (its initiator depth), `initiator_depth` what it holds for ours.
+#[doc(alias = "rdma_conn_param")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerParam {

@@ -43,6 +43,7 @@ use std::net::SocketAddr;
 /// })
 /// # }
 /// ```
+#[doc(alias = "rdma_create_ep")]
 #[derive(Clone, Debug)]
 pub struct AsyncConnector {
     host: AsyncHost,

@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// Requests are taken from the service only while somebody waits for a connection, so that the backlog is the service's.
 /// Connections in the making belong to the listener, not to the future that began them. Several tasks may accept at once.
+#[doc(alias = "rdma_create_ep")]
 pub struct AsyncListener {
     id: Identifier,
     host: AsyncHost,

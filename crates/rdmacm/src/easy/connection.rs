@@ -8,6 +8,8 @@ use oarlock_verbs::{CompletionQueue, Context, ProtectionDomain, QpInitAttr, Queu
 
 /// An established connection: an identifier, its queue pair, and a completion queue for each direction. Dropping it
 /// disconnects.
+#[doc(alias = "rdma_create_ep")]
+#[doc(alias = "rdma_destroy_ep")]
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Connection {

@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 /// passive.join().expect("the thread does not panic")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias = "rdma_create_ep")]
 #[derive(Clone, Debug)]
 pub struct Connector {
     host: Host,

@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A peer that asks and then does not confirm holds up nobody: connections are made side by side, 4096 of them at most, and
 /// come out of [`accept`](Self::accept) in the order in which they are established. What is beyond that number is rejected
 /// and [counted](Self::turned_away). Several threads may accept at once.
+#[doc(alias = "rdma_create_ep")]
 pub struct Listener {
     id: Identifier,
     channel: EventChannel,
