@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         Command::Trace(options) => trace::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Man(options) => man::run(&options, Cli::command()),
-        Command::Completions(options) => completions::run(&options, Cli::command()),
+        Command::Completions(options) => completions::run(&options, &Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -103,6 +103,9 @@ fn every_shell_gets_a_script_of_all_commands() {
         ] {
             assert!(script.contains(command), "{shell}: {command}");
         }
+        for hidden in ["soak", "pcap-data-only", "svg"] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("script");
         std::fs::write(&file, script).unwrap();

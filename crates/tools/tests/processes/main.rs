@@ -266,7 +266,16 @@ fn a_capture_becomes_a_ladder() {
 #[test]
 fn every_command_explains_itself_with_examples() {
     for command in [
-        "demo", "cmatose", "cmtime", "ping", "explain", "ps", "host", "man",
+        "demo",
+        "cmatose",
+        "cmtime",
+        "ping",
+        "explain",
+        "ps",
+        "host",
+        "trace",
+        "man",
+        "completions",
     ] {
         let output = Command::new(OARLOCK)
             .args([command, "--help"])
