@@ -2,7 +2,8 @@
 
 use crate::failure::{Failure, system};
 use crate::report::Lines;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use oarlock_cma::{AlternatePaths, BacklogOverflow};
 use oarlock_hostd::Host;
 use oarlock_hostd::service::{self, ServiceConfig};
 use oarlock_wire::{IbTimeout, RnrTimer};
@@ -30,6 +31,35 @@ pub(crate) struct Options {
     /// 655 ms) [default: 12]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     min_rnr_timer: Option<u8>,
+    /// The largest backlog of a listener, and that of one that asks for none [default: 1024]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    max_backlog: Option<u32>,
+    /// What becomes of a connection request when the listener's backlog is full [default: drop]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    backlog_overflow: Option<Overflow>,
+    /// What becomes of an alternate path that a peer offers [default: refuse]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    alternate_paths: Option<Alternates>,
+    /// How much patience a peer is asked for whose request waits for a busy program: 4.096 us * 2^N [default:
+    /// 24, 69 s]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
+    mra_service_timeout: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Overflow {
+    /// It is dropped, as the kernel does, and the peer sends it again
+    Drop,
+    /// It is answered at once: rejected for reason 3, no resources
+    Reject,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Alternates {
+    /// It is refused
+    Refuse,
+    /// It is taken if it leads to a device of this host, and kept
+    Accept,
 }
 
 /// Runs the command.
@@ -47,6 +77,24 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         config.cma.min_rnr_timer = RnrTimer::truncate(timer);
     }
     let lines = Lines::new(false);
+    if let Some(backlog) = options.max_backlog {
+        config.cma.max_backlog = backlog as usize;
+    }
+    match options.backlog_overflow {
+        None => {}
+        Some(Overflow::Drop) => config.cma.backlog_overflow = BacklogOverflow::Drop,
+        Some(Overflow::Reject) => {
+            config.cma.backlog_overflow = BacklogOverflow::RejectNoResources;
+        }
+    }
+    match options.alternate_paths {
+        None => {}
+        Some(Alternates::Refuse) => config.cma.alternate_paths = AlternatePaths::Refuse,
+        Some(Alternates::Accept) => config.cma.alternate_paths = AlternatePaths::Accept,
+    }
+    if let Some(timeout) = options.mra_service_timeout {
+        config.cma.mra_service_timeout = IbTimeout::truncate(timeout);
+    }
     service::run(config, || {
         lines.say(format_args!("host service: process {}", std::process::id()));
     })?;

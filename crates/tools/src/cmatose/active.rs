@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::report::{Lines, micros};
 use oarlock_hostd::Host;
-use oarlock_rdmacm::{Event, Identifier, PortSpace};
+use oarlock_rdmacm::{Event, Identifier};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn work(session: &mut Session<'_>, server: SocketAddr) -> Result<(), Failure> {
     session.lines.say("cmatose: connecting");
     let started = Instant::now();
     for at in 0..session.nodes.len() {
-        let id = Identifier::new(&session.channel, PortSpace::TCP)?;
+        let id = Identifier::new(&session.channel, session.plan.space.port_space())?;
         if let Some(tos) = session.plan.type_of_service {
             id.set_type_of_service(tos)?;
         }

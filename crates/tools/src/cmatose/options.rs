@@ -3,6 +3,7 @@
 use super::address;
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
+use oarlock_rdmacm::PortSpace;
 use oarlock_wire::IbTimeout;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -79,12 +80,22 @@ pub(super) enum Format {
     Gid,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Space {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Space {
+    #[default]
     /// Reliable connections addressed by IP and port
     Tcp,
-    /// The InfiniBand port space (not implemented yet)
+    /// The port space of InfiniBand, addressed by IP and port too
     Ib,
+}
+
+impl Space {
+    pub(super) fn port_space(self) -> PortSpace {
+        match self {
+            Self::Tcp => PortSpace::TCP,
+            Self::Ib => PortSpace::IB,
+        }
+    }
 }
 
 /// What is to be done.
@@ -92,6 +103,7 @@ enum Space {
 pub(super) struct Plan {
     pub(super) server: Option<SocketAddr>,
     pub(super) bind: Option<SocketAddr>,
+    pub(super) space: Space,
     pub(super) connections: u32,
     pub(super) messages: u32,
     pub(super) size: u32,
@@ -111,11 +123,6 @@ impl Plan {
 
 impl Options {
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
-        if self.port_space == Space::Ib {
-            return Err(Failure::Usage(
-                "-P ib: the InfiniBand port space is not implemented yet; use -P tcp".to_owned(),
-            ));
-        }
         if self.format == Some(Format::Gid) {
             return Err(Failure::Usage(
                 "-f gid: native InfiniBand addresses are not implemented yet; give an IP address"
@@ -136,6 +143,7 @@ impl Options {
                 .map(|name| resolve(name, if self.server.is_some() { 0 } else { self.port }))
                 .transpose()?
                 .or(self.server.is_none().then(|| address::any(self.port))),
+            space: self.port_space,
             connections: self.connections,
             messages: self.messages,
             size: self.size,

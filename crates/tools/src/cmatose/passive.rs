@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::report::{Lines, micros};
 use oarlock_hostd::Host;
-use oarlock_rdmacm::{Event, Identifier, PortSpace, RejReason};
+use oarlock_rdmacm::{Event, Identifier, RejReason};
 use std::time::Instant;
 
 /// Connection request, established, disconnected.
@@ -22,7 +22,7 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     lines.say("cmatose: starting server");
     let mut session = Session::new(host, plan, lines, outcome, EVENTS_PER_CONNECTION)?;
-    let listener = Identifier::new(&session.channel, PortSpace::TCP)?;
+    let listener = Identifier::new(&session.channel, session.plan.space.port_space())?;
     if let Some(tos) = plan.type_of_service {
         listener.set_type_of_service(tos)?;
     }

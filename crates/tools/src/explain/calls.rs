@@ -128,16 +128,3 @@ impl Rule {
             .any(|concerned| *concerned == call || *concerned == ANY)
     }
 }
-
-/// Every rule; those of all calls come last.
-pub(super) fn rules() -> impl Iterator<Item = &'static Rule> {
-    [
-        super::rules::ADDRESSES,
-        super::rules::CONNECTIONS,
-        super::rules::DATAGRAMS,
-        super::rules::CHANNELS,
-        super::rules::EVERY_CALL,
-    ]
-    .into_iter()
-    .flatten()
-}

@@ -150,7 +150,7 @@ impl Unknown {
 
 /// The rules of a call that lead to the number, its own first.
 fn rules_of(entry: &Entry, call: &str) -> Vec<&'static Rule> {
-    calls::rules()
+    rules::rules()
         .filter(|rule| rule.errno == entry.code && rule.concerns(call))
         .collect()
 }

@@ -149,7 +149,7 @@ fn every_way_to_fail_has_a_rule_with_its_number() {
         for (variant, errno) in ways_to_fail(source) {
             ways += 1;
             let code = errno::TABLE.find(&errno).map(|entry| entry.code);
-            let has_rule = calls::rules()
+            let has_rule = rules::rules()
                 .any(|rule| rule.shown_by.contains(&variant.as_str()) && Some(rule.errno) == code);
             if !has_rule {
                 missing.push(format!("{krate}: {variant} gives {errno}"));
@@ -170,7 +170,7 @@ fn every_way_to_fail_has_a_rule_with_its_number() {
             "ConnectFailed",
         ];
         if !carried.contains(&variant)
-            && !calls::rules().any(|rule| rule.shown_by.contains(&variant))
+            && !rules::rules().any(|rule| rule.shown_by.contains(&variant))
         {
             missing.push(format!("rdmacm: {variant}"));
         }
@@ -183,7 +183,7 @@ fn every_way_to_fail_has_a_rule_with_its_number() {
 
 #[test]
 fn no_rule_is_shown_by_an_error_that_does_not_exist() {
-    for name in calls::rules().flat_map(|rule| rule.shown_by) {
+    for name in rules::rules().flat_map(|rule| rule.shown_by) {
         let variant = format!("Self::{name}");
         assert!(
             [UCM_FAILURES, CMA_ERRORS, RDMACM_ERRORS]
@@ -196,7 +196,7 @@ fn no_rule_is_shown_by_an_error_that_does_not_exist() {
 
 #[test]
 fn rules_name_known_calls_and_explained_numbers_and_each_call_has_one() {
-    for rule in calls::rules() {
+    for rule in rules::rules() {
         assert!(
             errno::TABLE.find(&rule.errno.to_string()).is_some(),
             "{rule:?}"

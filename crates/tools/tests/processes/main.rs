@@ -78,6 +78,29 @@ fn cmatose_migrates_before_it_disconnects() {
     }
 }
 
+/// -P ib: the other port space has ports of its own, beside those of tcp.
+#[test]
+fn cmatose_connects_in_the_port_space_of_infiniband() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK cmatose -P ib -c 3 -C 2 -m >$d/ib & i=$!; $OARLOCK cmatose -c 1 -C 2 >$d/tcp & t=$!; \
+         until grep -q listening $d/ib && grep -q listening $d/tcp; do sleep 0.01; done; $OARLOCK ps; \
+         $OARLOCK cmatose -s 127.0.0.1 -P ib -c 3 -C 2 -m; c=$?; wait $i; e=$?; \
+         $OARLOCK cmatose -s ::1 -c 1 -C 2 >/dev/null; wait $t; rm -r $d; exit $((c + e))",
+    ) else {
+        return;
+    };
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    for space in ["tcp", "ib"] {
+        let listens = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.contains(&space) && words.contains(&"LISTEN") && line.contains(":7471")
+        };
+        assert!(text.lines().any(listens), "{space} in\n{text}");
+    }
+    assert_line(&text, "messages checked: 6 of 6, mismatches: 0");
+}
+
 /// The options of ucmatose that are not in the other tests: bind address, format, port space, type of service, port,
 /// timeout, and no migration without -m.
 #[test]
@@ -150,8 +173,7 @@ fn failures_are_one_sentence_and_a_status() {
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
     for (arguments, name) in [
-        (&["cmatose", "-P", "ib"][..], "-P ib"),
-        (&["cmatose", "-f", "gid", "-s", "::1"], "-f gid"),
+        (&["cmatose", "-f", "gid", "-s", "::1"][..], "-f gid"),
         (&["trace", "ladder", "x.pcap", "--svg", "y"], "--svg"),
         (&["cmatose", "--no-such-flag"], "--no-such-flag"),
         (&["cmtime", "-c", "1"], "--local"),

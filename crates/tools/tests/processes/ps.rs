@@ -77,3 +77,25 @@ fn a_listener_shows_its_backlog() {
         serde_json::json!({"used": 0, "limit": 1024, "overflows": 0})
     );
 }
+
+/// A program that takes no requests: its backlog fills, and the next one is refused for want of resources where the host is
+/// told so. The listener's line counts it.
+#[test]
+fn a_full_backlog_is_counted_in_the_line_of_its_listener() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK host --grace 60 --max-backlog 1 --backlog-overflow reject --mra-service-timeout 17 >/dev/null & h=$!; \
+         until $OARLOCK ps >/dev/null 2>&1; do sleep 0.01; done; \
+         $OARLOCK cmtime server -c 1 >$d/server & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
+         kill -STOP $s; $OARLOCK cmatose -s 127.0.0.1 -C 0 >$d/first 2>&1 & f=$!; \
+         until $OARLOCK ps | grep -q 'backlog 1/1'; do sleep 0.01; done; \
+         $OARLOCK cmatose -s 127.0.0.1 -C 0 >/dev/null; echo second $?; $OARLOCK ps; \
+         kill $f; kill -CONT $s; kill $s; kill $h; wait $f $s $h; rm -r $d",
+    ) else {
+        return;
+    };
+    let text = stdout(&output);
+    assert!(text.lines().any(|line| line == "second 1"), "{text}");
+    assert!(text.contains("backlog 1/1, overflows 1"), "{text}");
+    let said = super::support::stderr(&output);
+    assert!(said.contains("no resources (3)"), "{said}");
+}
