@@ -55,7 +55,7 @@ fn entries_stand_in_order_and_say_everything() {
     }
 }
 
-/// R-ADDR: every reason from 1 to 35 has its name and its remedy; the names are those that logs and errors print.
+/// Public fault 26: every reason from 1 to 35 has its name and its remedy; the names are those that logs and errors print.
 #[test]
 fn every_reject_reason_is_explained_under_the_name_that_messages_use() {
     for code in 1..=35_u16 {

@@ -78,7 +78,7 @@ fn a_listener_shows_its_backlog() {
     );
 }
 
-/// A program that takes no requests: its backlog fills, and the next one is refused for want of resources where the host is
+/// Public faults 53 and 54: a program that takes no requests: its backlog fills, and the next one is refused for want of resources where the host is
 /// told so. The listener's line counts it.
 #[test]
 fn a_full_backlog_is_counted_in_the_line_of_its_listener() {
