@@ -22,7 +22,7 @@ for path in sorted(glob.glob(os.path.join(sys.argv[1], '*.txt'))):
     for line in open(path):
         line = re.sub(r'"[^"]*"', 'text', line).split('#')[0].rstrip()
         if line and line[0] != ' ': kind = line.split()[0]; count += kind == 'row'
-        elif kind == 'row' and line.startswith('  unjudged:'): unjudged += 1; assert len(line.split()) > 3, line
+        elif kind == 'row' and re.match('  unjudged( here)?:', line): unjudged += 1; assert len(line.split()) > 3, line
         elif kind == 'table' and line.startswith('  states:'): states = len(line.split()) - 1
         elif kind == 'table' and ' | ' in line: count += states; unjudged += line.split(' | ')[1].split().count('?')
 assert (count, unjudged) == (said['rows'], said['unjudged']), (count, unjudged, said)

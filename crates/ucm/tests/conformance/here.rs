@@ -10,7 +10,7 @@ use oarlock_ucm::proto::{WriteBatch, WriteItem};
 use oarlock_ucm::{FileId, Owner, Ucm};
 use oarlock_wire::{AddressVector, FlowLabel, Gid, Guid, Time};
 
-use crate::subject::{File, HostEvent, Mode, Peer, Refused, Subject, Write};
+use crate::subject::{File, HostEvent, Mode, OldFile, Peer, Refused, Subject, Write};
 
 const OWNER: Owner = Owner(1);
 const ENETUNREACH: Errno = Errno(101);
@@ -221,8 +221,10 @@ impl Subject for Here {
             );
         }
         let file = self.files[file];
-        let old = write.old_file.and_then(|(_, old)| old);
-        let token = old.map(|old| self.files[old].0.to_le_bytes());
+        let token = match write.old_file {
+            Some((_, OldFile::Open(old))) => Some(self.files[old].0.to_le_bytes()),
+            _ => None,
+        };
         let inline = match (&token, write.value) {
             (Some(token), _) => &token[..],
             (None, Some(value)) => value,

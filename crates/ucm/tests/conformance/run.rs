@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::layout::{Layout, Layouts, Value};
 use crate::script::{Row, Script, Side, Step, words};
-use crate::subject::{File, HostEvent, Mode, Peer, Refused, Subject, Write};
+use crate::subject::{File, HostEvent, Mode, OldFile, Peer, Refused, Subject, Write};
 
 /// How long an event or a message that is expected may take, unless the step says otherwise.
 const SOON: Duration = Duration::from_secs(10);
@@ -218,7 +218,14 @@ impl<'a> Run<'a> {
                 Some(("response", "bad")) => bad_response = true,
                 Some(("from", v)) => {
                     let at = layout.offset("fd").ok_or("no field fd")?;
-                    old_file = Some((at, self.files.get(v.trim_start_matches('@')).copied()));
+                    let old = match v.trim_start_matches('@') {
+                        "stdin" => OldFile::NoChannel,
+                        name => match self.files.get(name) {
+                            Some(file) => OldFile::Open(*file),
+                            None => OldFile::Closed,
+                        },
+                    };
+                    old_file = Some((at + 8, old));
                 }
                 Some(("value", v)) => {
                     let bytes = self.bytes(v)?;

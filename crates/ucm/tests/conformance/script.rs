@@ -19,6 +19,14 @@ pub(crate) struct Step {
     pub(crate) place: String,
 }
 
+/// Why nobody can say whether a row is answered as it says.
+#[derive(Clone, Debug)]
+pub(crate) struct Unjudged {
+    pub(crate) reason: String,
+    /// A kernel can be judged.
+    pub(crate) is_only_here: bool,
+}
+
 /// One row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
@@ -27,7 +35,7 @@ pub(crate) struct Row {
     pub(crate) source: String,
     pub(crate) setup: Option<String>,
     pub(crate) deviates: Option<String>,
-    pub(crate) unjudged: Option<String>,
+    pub(crate) unjudged: Option<Unjudged>,
     /// The first Linux that answers so, where an older one does not.
     pub(crate) since: Option<String>,
     pub(crate) steps: Vec<Step>,
@@ -57,7 +65,7 @@ struct Table {
     states: Vec<String>,
     source: String,
     deviates: Option<String>,
-    unjudged: Option<String>,
+    unjudged: Option<Unjudged>,
     since: Option<String>,
 }
 
@@ -94,7 +102,13 @@ impl Script {
                     Some(("source", text)) => row.source = text,
                     Some(("from", text)) => row.setup = Some(text),
                     Some(("deviates", text)) => row.deviates = Some(text),
-                    Some(("unjudged", text)) => row.unjudged = Some(text),
+                    Some((which @ ("unjudged" | "unjudged here"), reason)) => {
+                        let is_only_here = which != "unjudged";
+                        row.unjudged = Some(Unjudged {
+                            reason,
+                            is_only_here,
+                        });
+                    }
                     Some(("since", text)) => row.since = Some(text),
                     _ => row.steps.push(step(line, &place)),
                 },
@@ -104,7 +118,13 @@ impl Script {
                         table.states = text.split_whitespace().map(Into::into).collect();
                     }
                     Some(("deviates", text)) => table.deviates = some(text),
-                    Some(("unjudged", text)) => table.unjudged = some(text),
+                    Some((which @ ("unjudged" | "unjudged here"), reason)) => {
+                        let is_only_here = which != "unjudged";
+                        table.unjudged = some(reason).map(|reason| Unjudged {
+                            reason,
+                            is_only_here,
+                        });
+                    }
                     Some(("since", text)) => table.since = some(text),
                     _ => self.cells(table, line, &place),
                 },
@@ -250,7 +270,15 @@ fn step(line: &str, place: &str) -> Step {
 
 fn header(line: &str) -> Option<(&str, String)> {
     let (word, text) = line.split_once(':')?;
-    let known = ["source", "from", "states", "deviates", "unjudged", "since"];
+    let known = [
+        "source",
+        "from",
+        "states",
+        "deviates",
+        "unjudged",
+        "unjudged here",
+        "since",
+    ];
     known
         .contains(&word)
         .then(|| (word, text.trim().to_string()))

@@ -15,6 +15,17 @@ pub(crate) struct Mode {
     pub(crate) privileged: bool,
 }
 
+/// What a migration names as the old file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OldFile {
+    /// This file.
+    Open(File),
+    /// A file that is open, but not of this device.
+    NoChannel,
+    /// No open file.
+    Closed,
+}
+
 /// What one `write(2)` carries, and where the pointers in it stand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Write<'a> {
@@ -25,8 +36,8 @@ pub(crate) struct Write<'a> {
     pub(crate) bad_response: bool,
     /// An option's value, whose pointer stands at offset 8.
     pub(crate) value: Option<&'a [u8]>,
-    /// The old file of a migration, whose descriptor stands at the given offset; `None`: not an open file.
-    pub(crate) old_file: Option<(usize, Option<File>)>,
+    /// The old file of a migration, whose descriptor stands at the given offset.
+    pub(crate) old_file: Option<(usize, OldFile)>,
     /// Somebody else than the opener writes.
     pub(crate) by_another: bool,
 }
@@ -37,7 +48,6 @@ pub(crate) enum Refused {
     /// The error number.
     Errno(i32),
     /// It did not come back.
-    #[expect(dead_code, reason = "ours never blocks; a kernel does")]
     Blocks,
 }
 
