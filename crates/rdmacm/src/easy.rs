@@ -13,4 +13,6 @@ pub(crate) use connection::ends;
 pub use connector::Connector;
 pub use datagrams::{Datagram, DatagramSocket, Destination};
 pub use listener::Listener;
+#[cfg(feature = "tokio")]
+pub(crate) use options::RESOLVE_TIMEOUT;
 pub use options::{ConnectionOptions, QueueSizes};

@@ -3,7 +3,7 @@
 use super::connection::AsyncConnection;
 use super::host::AsyncHost;
 use super::identifier::AsyncIdentifier;
-use crate::easy::{Connection, ConnectionOptions};
+use crate::easy::{Connection, ConnectionOptions, RESOLVE_TIMEOUT};
 use crate::error::{Error, Result};
 use oarlock_wire::PortSpace;
 use std::net::SocketAddr;
@@ -100,9 +100,9 @@ impl AsyncConnector {
 
     async fn connect_at_leisure(&self, destination: SocketAddr) -> Result<AsyncConnection> {
         let id = AsyncIdentifier::new(&self.host, PortSpace::TCP)?;
-        let step = self.options.step();
-        id.resolve_addr(self.source, destination, step).await?;
-        id.resolve_route(step).await?;
+        id.resolve_addr(self.source, destination, RESOLVE_TIMEOUT)
+            .await?;
+        id.resolve_route(RESOLVE_TIMEOUT).await?;
         let completions = self.host.completions(&id.id().device()?)?;
         let new_cq = |device: &oarlock_verbs::Context, size| completions.new_cq(device, size);
         let Connection {

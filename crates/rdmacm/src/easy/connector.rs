@@ -1,6 +1,7 @@
 //! Connecting, blocking.
 
 use super::connection::plain_cq;
+use super::options::RESOLVE_TIMEOUT;
 use super::{Connection, ConnectionOptions};
 use crate::error::Result;
 use crate::identifier::Identifier;
@@ -71,9 +72,8 @@ impl Connector {
     pub fn connect(&self, destination: SocketAddr) -> Result<Connection> {
         let id = Identifier::synchronous(&self.host, PortSpace::TCP)?;
         id.set_deadline(self.options.until());
-        let step = self.options.step();
-        id.resolve_addr(self.source, destination, step)?;
-        id.resolve_route(step)?;
+        id.resolve_addr(self.source, destination, RESOLVE_TIMEOUT)?;
+        id.resolve_route(RESOLVE_TIMEOUT)?;
         let connection = Connection::prepare("connect", id, &self.options, plain_cq)?;
         connection.id.connect(self.options.conn_param())?;
         connection.id.set_deadline(None);

@@ -1,6 +1,7 @@
 //! Datagrams, the short way, blocking.
 
 use super::QueueSizes;
+use super::options::RESOLVE_TIMEOUT;
 use crate::channel::EventChannel;
 use crate::datagram::UdParam;
 use crate::error::{Error, Result};
@@ -20,9 +21,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// How long one resolution may take where no deadline is shorter.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Answered requests that are kept, so that a peer that missed the answer gets it again.
 const KEPT: usize = 128;

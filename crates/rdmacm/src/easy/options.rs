@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one resolution may take where no deadline is shorter.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the host may take for one resolution; a deadline may end the wait before.
+pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The depths of a connection's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,12 +131,6 @@ impl ConnectionOptions {
     #[cfg(feature = "tokio")]
     pub(crate) fn limit(&self) -> Option<Duration> {
         self.deadline
-    }
-
-    /// How long one resolution may take.
-    pub(crate) fn step(&self) -> Duration {
-        let limit = self.deadline.unwrap_or(RESOLVE_TIMEOUT);
-        limit.clamp(Duration::from_millis(1), RESOLVE_TIMEOUT)
     }
 
     /// When a call that begins now has to end; one beyond what the clock can express does not have to.

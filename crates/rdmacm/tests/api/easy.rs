@@ -120,8 +120,9 @@ fn a_deadline_ends_the_wait_of_both_sides() {
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     // The request is queued at the listener, and nobody fetches it.
     let address = listener.local_addr().unwrap();
+    let later = Duration::from_millis(500);
     let error = Connector::new(&host)
-        .options(ConnectionOptions::new().deadline(soon))
+        .options(ConnectionOptions::new().deadline(later))
         .connect(address)
         .unwrap_err();
     assert!(
@@ -240,10 +241,12 @@ fn a_refusal_loses_no_connection() {
     let events = channel(&host);
     let first = resolved(&events, address);
     first.connect(&external(1)).unwrap();
+    wait_queued(&host, 1);
     // Accepted, not confirmed.
     assert!(matches!(listener.accept(), Err(Error::TimedOut { .. })));
     expect(&events, "CONNECT_RESPONSE").ack();
     first.establish().unwrap();
+    wait_queued(&host, 1);
     // Takes the confirmation off the channel, and finds no request.
     assert!(matches!(listener.reject(b""), Err(Error::TimedOut { .. })));
     let connection = listener.accept().unwrap();

@@ -2,9 +2,11 @@
 //! that every event must come once.
 
 use crate::support::*;
-use oarlock_rdmacm::{Event, EventChannel, Host, Identifier, PortSpace};
+use oarlock_hostd::MemWire;
+use oarlock_hostd::service::ServiceConfig;
+use oarlock_rdmacm::{Event, EventChannel, Host, IbTimeout, Identifier, PortSpace};
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 const CHANNELS: usize = 4;
 
@@ -75,9 +77,17 @@ enum Who {
     RequestOf(usize),
 }
 
+/// The model does not know of TIMEWAIT_EXIT, which comes when it likes: here after minutes.
+fn with_long_timewait() -> Host {
+    let mut config = ServiceConfig::default();
+    config.cma.packet_life_time = IbTimeout::truncate(26);
+    let addresses = [Ipv4Addr::LOCALHOST.into()];
+    Host::private_with(&MemWire::new(), &addresses, config).expect("a private host")
+}
+
 impl Model {
     fn new(seed: u64) -> Self {
-        let host = private();
+        let host = with_long_timewait();
         let channels: Vec<EventChannel> = (0..CHANNELS).map(|_| channel(&host)).collect();
         let (listener, address) = listener(&channels[0]);
         Self {

@@ -9,10 +9,10 @@ use std::net::Ipv4Addr;
 
 const CONNECTIONS: usize = 2_000;
 
-/// A host whose requests beyond the backlog are repeated soon.
+/// A host whose requests beyond the backlog are repeated after a second.
 fn host() -> Host {
     let mut config = ServiceConfig::default();
-    config.cma.cm_response_timeout = IbTimeout::truncate(14);
+    config.cma.cm_response_timeout = IbTimeout::truncate(18);
     config.cma.packet_life_time = IbTimeout::truncate(10);
     let addresses = [Ipv4Addr::LOCALHOST.into()];
     Host::private_with(&MemWire::new(), &addresses, config).unwrap()
