@@ -89,7 +89,7 @@ pub(super) const TABLE: Table = Table {
             "ENODEV",
             &[],
             "no RDMA device: on the interface of that address, on the way to the peer, or on this host at all",
-            "`oarlock devices` (or ibv_devices) lists the devices with their interfaces; is the interface up, and in this network namespace?",
+            "`ip -brief address` lists the interfaces of this network namespace, each of which is a device when it is up (ibv_devices lists those of a kernel)",
         ),
         entry(
             22,
