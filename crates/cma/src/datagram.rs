@@ -242,7 +242,7 @@ impl Cma {
             qpn: Qpn::default(),
             qkey: QKey(0),
         };
-        let fits = own.is_none_or(|own| rep.qkey == own || rep.qkey == QKey(0));
+        let fits = rep.qkey != QKey(0) && own.is_none_or(|own| rep.qkey == own);
         let (kind, status) = match rep.status {
             SidrStatus::SUCCESS if fits => {
                 let found = UdPeer {
@@ -251,9 +251,6 @@ impl Cma {
                 };
                 *peer = Some(found);
                 (param.qpn, param.qkey) = (found.qpn, found.qkey);
-                if own.is_none() && rep.qkey != QKey(0) {
-                    ident.qkey = Some(rep.qkey);
-                }
                 self.report_with(
                     id,
                     EventKind::ESTABLISHED,

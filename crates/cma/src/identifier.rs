@@ -34,7 +34,7 @@ pub(crate) struct Identifier {
     pub(crate) alternate: Option<Alternate>,
     /// The PSN of the first packet that this side expects.
     pub(crate) starting_psn: Psn,
-    /// The Q_Key of a UD identifier, once it is settled: by a recipe, by a call that names one, by the peer's answer.
+    /// The Q_Key of a UD identifier, once it is settled: by a recipe or by a call that names one.
     pub(crate) qkey: Option<QKey>,
     /// Its joins.
     pub(crate) multicasts: BTreeSet<McId>,

@@ -195,7 +195,7 @@ pub struct DeviceRef {
     pub index: u32,
     /// Its port.
     pub port: u8,
-    /// The partition key.
+    /// The partition key: 0 on RoCE, except for loopback destinations, as in Linux.
     pub pkey: u16,
 }
 

@@ -206,6 +206,24 @@ pub const DEVIATIONS: &[Deviation] = &[
         "wrong values are trapped at the call that gives them",
     ),
     row(
+        "SET_OPTION, ACK_TIMEOUT",
+        "takes values of more than 5 bits",
+        "they are EINVAL",
+        "wrong values are trapped at the call that gives them",
+    ),
+    row(
+        "RESOLVE_ADDR without a route",
+        "fails with the reason that the routing table gives",
+        "the call succeeds, and ADDR_ERROR has the reason",
+        "the routing table is asked beside the service, which answers at once",
+    ),
+    row(
+        "addresses of a BIND that failed",
+        "shows the address in QUERY, although nothing is bound",
+        "QUERY shows none",
+        "the identifier is as it was",
+    ),
+    row(
         "options of enhanced connection establishment",
         "cuts vendor ids to 24 bits, and ignores options where the message carries none",
         "a larger vendor id, and options with the CONNECT of a datagram identifier or with an RTU, are EINVAL",

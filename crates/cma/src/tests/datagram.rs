@@ -105,9 +105,10 @@ fn a_request_is_answered_with_queue_pair_and_q_key() {
     );
     assert_eq!((param.sgid_index, param.port_num), (0, 1));
     let query = world.a().cma.query(active).expect("exists");
+    // The peer's key says nothing about one's own queue pair, which is not made yet.
     assert_eq!(
         (query.state, query.remote_qpn, query.qkey),
-        (State::Connect, Some(qpn(0x12)), Some(QKey::RDMA_UDP))
+        (State::Connect, Some(qpn(0x12)), None)
     );
     world.run(100 * SECOND);
     world.a().expect_nothing();
@@ -279,7 +280,7 @@ fn private_data_has_its_limits() {
     assert_eq!(errno(late).0, Errno::EINVAL);
 }
 
-/// The Q_Key of an identifier is settled once: by its recipe, by the caller, or by the peer.
+/// The Q_Key of an identifier is settled once: by its recipe or by the caller.
 #[test]
 fn another_q_key_than_the_identifiers_is_an_address_error() {
     let custom = QKey(0x7654_3210);
@@ -326,6 +327,19 @@ fn another_q_key_than_the_identifiers_is_an_address_error() {
             assert_eq!(event.status, Errno::EINVAL.as_status());
             assert_eq!(ud(&event).qpn, Qpn::default());
         }
+        let recipe = world.a().cma.init_qp_attr(active, QpState::INIT);
+        let own = match own {
+            QKey(0) => QKey::RDMA_UDP,
+            own => own,
+        };
+        assert_eq!(
+            recipe,
+            Ok(QpAttr::UdInit(UdInitAttr {
+                qkey: own,
+                pkey_index: 0,
+                port_num: 1
+            }))
+        );
         world.run(100 * SECOND);
         world.a().expect_nothing();
     }

@@ -55,8 +55,8 @@ impl Ucm {
         number
     }
 
-    pub(super) fn migrate_id(&mut self, mut request: Request<'_>) -> Result<(), Failure> {
-        request.room(size_of::<MigrateIdResp>())?;
+    pub(super) fn migrate_id(&mut self, request: Request<'_>) -> Result<(), Failure> {
+        // The one command that does not ask for room.
         let body: MigrateId = request.structure()?;
         let to = request.file;
         let from = self.old_file(to, request.inline)?;
@@ -72,7 +72,9 @@ impl Ucm {
         if let Some(to) = self.files.get_mut(&to) {
             to.numbers.insert(body.id);
         }
-        request.answer(&MigrateIdResp { events_reported });
+        request
+            .response
+            .extend_from_slice(MigrateIdResp { events_reported }.as_bytes());
         Ok(())
     }
 

@@ -120,7 +120,11 @@ fn addr_resp(known: &Known) -> QueryAddrResp {
     if let Some(device) = known.device {
         resp.node_guid = device.guid.0.to_be_bytes();
         resp.port_num = device.port_num;
-        resp.pkey = PKey::DEFAULT.0.to_be_bytes();
+        // Linux reads it from where an InfiniBand device has its partition: from the zeros behind an Ethernet address, unless
+        // a loopback destination has brought it.
+        if known.local.is_some_and(|local| local.ip().is_loopback()) {
+            resp.pkey = PKey::DEFAULT.0.to_be_bytes();
+        }
         resp.ibdev_index = device.index;
     }
     resp

@@ -186,7 +186,7 @@ impl Subject for Here {
 
     fn is_since(&self, version: &str) -> bool {
         // All 25 commands are there, the last two of which came with 6.17.
-        ["6.12", "6.17"].contains(&version)
+        ["6.2", "6.17"].contains(&version)
     }
 
     fn address(&self, name: &str) -> Option<(IpAddr, u32)> {

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -189,7 +189,13 @@ impl Link {
     /// Everything is as it was, for the next row.
     pub(super) fn restore(&mut self) {
         match self.gone {
-            Some(HostEvent::DeviceLeaves) => self.host(HostEvent::DeviceReturns),
+            Some(HostEvent::DeviceLeaves) => {
+                // The first device is the one that was there first.
+                run("rdma link delete rows2");
+                self.host(HostEvent::DeviceReturns);
+                run("rdma link add rows2 type rxe netdev rows2");
+                thread::sleep(READY);
+            }
             Some(HostEvent::AddressLeaves) => {
                 // The first address of an interface is the one that its packets come from.
                 run("ip address del 10.0.0.11/24 dev rows0");
@@ -211,10 +217,29 @@ fn index(interface: &str) -> u32 {
 fn socket(peer: Peer, ip: IpAddr) -> Socket {
     let at = SocketAddr::new(ip, ROCE_PORT);
     let socket = UdpSocket::bind(at).unwrap_or_else(|error| panic!("{at}: {error}"));
-    if at.is_ipv4() {
-        set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).expect("not to fragment");
+    match at {
+        SocketAddr::V4(_) => {
+            set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).expect("not to fragment");
+        }
+        SocketAddr::V6(_) => take_without_checksum(&socket),
     }
     Socket { peer, at, socket }
+}
+
+/// RoCEv2 has no checksums of UDP, which IPv6 otherwise demands.
+fn take_without_checksum(socket: &UdpSocket) {
+    let yes: libc::c_int = 1;
+    // SAFETY: the option's value is an int, of the size that is given, and lives as long as the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_NO_CHECK6_RX,
+            std::ptr::from_ref(&yes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "packets without a checksum");
 }
 
 /// Makes interfaces and devices, once.

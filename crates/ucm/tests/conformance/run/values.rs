@@ -29,14 +29,21 @@ impl Run<'_> {
         Ok(field.get(bytes))
     }
 
-    /// `field=value`, or another comparison.
+    /// `field=value`, `field&mask=value`, or another comparison.
     pub(super) fn check(&self, record: &Record, word: &str) -> Outcome {
         let operators = ["!=", ">=", "<=", "="];
         let (operator, (field, wanted)) = operators
             .iter()
             .find_map(|operator| Some((*operator, word.split_once(operator)?)))
             .ok_or_else(|| format!("{word} compares nothing"))?;
-        let got = self.read(record, field)?;
+        let (field, mask) = match field.split_once('&') {
+            Some((field, mask)) => (field, Some(self.int(mask)?)),
+            None => (field, None),
+        };
+        let got = match (self.read(record, field)?, mask) {
+            (Value::Int(got), Some(mask)) => Value::Int(got & mask),
+            (got, _) => got,
+        };
         let holds = match (wanted.strip_suffix(":*"), operator) {
             (Some(address), "=") => match (&got, self.value(address)?) {
                 (Value::Addr(got), Value::Addr(wanted)) => got.ip == wanted.ip,
