@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -49,6 +49,8 @@ pub(crate) struct Channel {
     pub(crate) private_to: Option<u64>,
     /// What was acknowledged since the service was last told: identifier, events in all.
     acknowledged: Mutex<HashMap<u32, u32>>,
+    /// How many calls of the synchronous identifier wait here.
+    waits: AtomicUsize,
 }
 
 /// A channel on which nothing happens for so long tells what was acknowledged.
@@ -200,11 +202,28 @@ impl Channel {
             client,
             private_to,
             acknowledged: Mutex::default(),
+            waits: AtomicUsize::new(0),
         }))
     }
 
     pub(crate) fn token(&self) -> u64 {
         self.client.token()
+    }
+
+    /// Whether a call of the synchronous identifier waits here, which the next event ends.
+    pub(crate) fn is_waited_on(&self) -> bool {
+        self.waits.load(Ordering::Acquire) > 0
+    }
+
+    /// As [`wait_event`](Self::wait_event), for a call of the synchronous identifier.
+    pub(crate) fn wait_counted(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Event>> {
+        self.waits.fetch_add(1, Ordering::AcqRel);
+        let outcome = self.wait_event(deadline);
+        self.waits.fetch_sub(1, Ordering::AcqRel);
+        outcome
     }
 
     pub(crate) fn wait_event(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Option<Event>> {
@@ -319,7 +338,7 @@ impl Channel {
             .collect()
     }
 
-    /// Wakes whoever waits for events here, with the end of the channel: the one identifier has left it.
+    /// Wakes whoever waits for events here, with the end of the channel: the one identifier has left it, or is closed.
     pub(crate) fn end_waits(&self) {
         if let Err(errno) = rustix::net::shutdown(&self.client, rustix::net::Shutdown::Both) {
             tracing::debug!(

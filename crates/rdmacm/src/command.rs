@@ -190,6 +190,9 @@ pub(crate) fn get_event(
         event,
         remote: addresses.as_ref().and_then(|addresses| addresses.remote),
         recipes: Recipes {
+            local: addresses
+                .as_ref()
+                .and_then(|addresses| Some(addresses.local?.ip())),
             device: addresses.and_then(|addresses| Some(addresses.device?.index)),
             init: replies.next().and_then(known),
             rtr: replies.next().and_then(known),

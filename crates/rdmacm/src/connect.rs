@@ -207,7 +207,9 @@ impl Identifier {
     /// [`Error::Refused`] with `EINVAL` on an identifier that never tried to connect.
     ///
     /// # Blocking
-    /// One round trip; a synchronous identifier waits until the connection is down.
+    /// One round trip; a synchronous identifier waits until the connection is down. It does not while another thread waits
+    /// in a call of the identifier: there is one event, and it ends that call ([`Error::DisconnectedEarly`], or as what
+    /// [`next_event`](Self::next_event) gives).
     ///
     /// # Specification
     /// IBA Vol. 1 ch. 12, DREQ and DREP.
@@ -215,8 +217,9 @@ impl Identifier {
     pub fn disconnect(&self) -> Result<()> {
         const CALL: &str = "disconnect";
         self.0.stop_queue_pair();
+        let is_waited_on = self.0.bound().is_waited_on();
         self.0.ask(CALL, client::disconnect(self.0.number))?;
-        if self.0.was_disconnected() {
+        if self.0.was_disconnected() || is_waited_on {
             return Ok(());
         }
         self.wait_if_synchronous(Awaited::Disconnected)

@@ -514,10 +514,14 @@ impl Shared {
     }
 
     pub(crate) fn check_open(&self, call: &'static str) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             return Err(Error::Closed { call });
         }
         Ok(())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Sends one command about this identifier.

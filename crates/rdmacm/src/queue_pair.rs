@@ -13,6 +13,7 @@ use oarlock_verbs::{
 use oarlock_wire::{
     AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount,
 };
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 impl Identifier {
@@ -123,8 +124,12 @@ impl Shared {
             Some(index) => index,
             None => self.ask_device(call)?,
         };
-        let device =
-            Context::open(&self.host, index).map_err(|source| Error::Verbs { call, source })?;
+        let device = match Context::opened(&self.host, index) {
+            Some(open) => open,
+            None => {
+                Context::open(&self.host, index).map_err(|source| Error::Verbs { call, source })?
+            }
+        };
         Ok(self.device.get_or_init(|| device).clone())
     }
 
@@ -149,6 +154,7 @@ impl Shared {
         let mut recipes = recipes.into_iter().map(Result::ok);
         self.keep_recipes(Recipes {
             device: Some(bound.index),
+            local: addresses.local.map(|address| address.ip()),
             init: recipes.next().flatten(),
             rtr: recipes.next().flatten(),
             rts: recipes.next().flatten(),
@@ -170,7 +176,12 @@ impl Shared {
     }
 
     pub(crate) fn forget_recipes(&self) {
-        *self.lock_recipes() = Recipes::default();
+        let mut known = self.lock_recipes();
+        *known = Recipes {
+            device: known.device,
+            local: known.local,
+            ..Recipes::default()
+        };
     }
 
     pub(crate) fn read_limits(&self, call: &'static str) -> Result<ReadLimits> {
@@ -233,12 +244,30 @@ impl Shared {
         call: &'static str,
     ) -> Result<()> {
         let device = self.device(call)?;
+        self.refresh_addresses(&device, &recipes[1], call)?;
         for recipe in recipes {
             queue_pair
                 .modify(&attributes(&device, recipe, call)?)
                 .map_err(|source| Error::Verbs { call, source })?;
         }
         Ok(())
+    }
+
+    /// A recipe names the identifier's own address by its index, and addresses come and go while the device is open: one that
+    /// is not what it was is asked for again.
+    fn refresh_addresses(
+        &self,
+        device: &Context,
+        rtr: &UverbsQpAttr,
+        call: &'static str,
+    ) -> Result<()> {
+        let known = device.gids();
+        let known = known.get(usize::from(rtr.ah_attr.sgid_index));
+        if known.is_some() && known == self.recipes().local.map(Gid::from_ip).as_ref() {
+            return Ok(());
+        }
+        let verbs = |source| Error::Verbs { call, source };
+        device.refresh().map_err(verbs)
     }
 
     /// The connection is established: first data says nothing new any more.
@@ -267,6 +296,8 @@ impl Shared {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Recipes {
     pub(crate) device: Option<u32>,
+    /// The identifier's own address.
+    pub(crate) local: Option<IpAddr>,
     pub(crate) init: Option<UverbsQpAttr>,
     pub(crate) rtr: Option<UverbsQpAttr>,
     pub(crate) rts: Option<UverbsQpAttr>,
@@ -325,11 +356,8 @@ fn attributes(device: &Context, attr: &UverbsQpAttr, call: &'static str) -> Resu
     };
     if mask.contains(AttrMask::AV) {
         let path = &attr.ah_attr;
-        let local = *device
-            .device()
-            .gids
-            .get(usize::from(path.sgid_index))
-            .ok_or_else(misfit)?;
+        let gids = device.gids();
+        let local = *gids.get(usize::from(path.sgid_index)).ok_or_else(misfit)?;
         taken.av = AddressVector {
             scope_id: if local.is_link_local() {
                 device.device().ifindex

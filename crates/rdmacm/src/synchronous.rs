@@ -106,7 +106,7 @@ impl Identifier {
         call: &'static str,
         awaited: &'static str,
     ) -> Result<Event> {
-        match channel.wait_event(self.deadline()) {
+        match channel.wait_counted(self.deadline()) {
             Ok(Some(event)) => {
                 // A new connection starts on its listener's channel, which here is the listener's alone.
                 if let Event::ConnectRequest { id, .. } = &event {
@@ -118,7 +118,8 @@ impl Identifier {
                 peer: self.0.peer(),
                 awaited,
             }),
-            // A migration ends the waits on the channel it leaves.
+            // Destroying the identifier ends its waits, and a migration those on the channel that it leaves.
+            Err(Error::ServiceGone) if self.0.is_closed() => Err(Error::Closed { call }),
             Err(Error::ServiceGone) if !Arc::ptr_eq(&self.0.bound(), channel) => {
                 Err(Error::NotSynchronous { call })
             }

@@ -12,7 +12,7 @@ use crate::pd::ProtectionDomain;
 pub struct AddressHandleAttr {
     /// Where to: another device's address, or a multicast group.
     pub remote: Gid,
-    /// Which of the device's own addresses ([`DeviceInfo::gids`](crate::DeviceInfo::gids)) it is sent from, from 0.
+    /// Which of the device's own addresses ([`Context::gids`](crate::Context::gids)) it is sent from, from 0.
     pub sgid_index: u8,
     /// The port; a device has one, number 1.
     pub port_num: u8,
@@ -69,10 +69,11 @@ impl AddressHandle {
             }
             .into());
         }
-        let local = device.gids.get(usize::from(attr.sgid_index));
+        let gids = pd.context().gids();
+        let local = gids.get(usize::from(attr.sgid_index));
         let local = local.ok_or(AddressError::NoSuchIndex {
             index: attr.sgid_index,
-            count: device.gids.len(),
+            count: gids.len(),
         })?;
         Self::along(
             pd,
@@ -167,7 +168,7 @@ impl AddressHandle {
 
 /// The first address of the device that can talk to the sender.
 fn own_address(pd: &ProtectionDomain, grh: &Grh) -> Result<Gid, Error> {
-    let gids = &pd.context().device().gids;
+    let gids = pd.context().gids();
     let fits = |gid: &&Gid| {
         gid.to_ip().is_ipv4() == grh.source.is_ipv4()
             && gid.is_link_local() == Gid::from_ip(grh.source).is_link_local()

@@ -1,12 +1,13 @@
 //! Devices, contexts and asynchronous events.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use oarlock_device as device;
 use oarlock_hostd::Host;
 use oarlock_port::pcap::Capture;
+use oarlock_wire::Gid;
 
 use crate::error::Error;
 use crate::host;
@@ -28,6 +29,16 @@ pub(crate) struct Inner {
     device: Arc<device::Context>,
     /// As the device knows it: a [`ProtectionDomain`] here would hold the context that holds it.
     default_pd: OnceLock<device::Pd>,
+    /// Who knows what addresses the device has now; none on an endpoint of one's own.
+    host: Option<Host>,
+    /// The addresses as they were last heard of.
+    gids: RwLock<Arc<[Gid]>>,
+}
+
+impl Inner {
+    pub(crate) fn set_gids(&self, gids: &[Gid]) {
+        *self.gids.write().unwrap_or_else(PoisonError::into_inner) = gids.into();
+    }
 }
 
 impl Context {
@@ -35,6 +46,9 @@ impl Context {
     ///
     /// All contexts of a process on one host share one slot of the RoCEv2 port; it is taken with
     /// the first queue pair.
+    ///
+    /// A device that has gone is not opened, though contexts of it may live; one that is back, or has other addresses, is
+    /// the same context, with the [addresses](Self::gids) of now.
     ///
     /// # Errors
     /// `NoSuchDevice`, naming those there are. `Host`: the service does not answer.
@@ -44,6 +58,16 @@ impl Context {
     #[doc(alias = "ibv_open_device")]
     pub fn open(host: &Host, index: u32) -> Result<Self, Error> {
         host::open(host, index)
+    }
+
+    /// The context of device `index` that this process has open on `host`, if any. The service is not asked whether the
+    /// device is still there.
+    ///
+    /// # Blocking
+    /// Never.
+    #[must_use]
+    pub fn opened(host: &Host, index: u32) -> Option<Self> {
+        host::opened(host, index)
     }
 
     /// The devices of `host`, in its order.
@@ -61,16 +85,51 @@ impl Context {
     /// # Errors
     /// `Device`: no descriptor left.
     pub fn on_endpoint(device: DeviceInfo, endpoint: &Arc<Endpoint>) -> Result<Self, Error> {
+        Self::new(device, endpoint, None)
+    }
+
+    pub(crate) fn new(
+        device: DeviceInfo,
+        endpoint: &Arc<Endpoint>,
+        host: Option<Host>,
+    ) -> Result<Self, Error> {
+        let gids = RwLock::new(Arc::from(&device.gids[..]));
         let device = device::Context::open(device, endpoint)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 device,
                 default_pd: OnceLock::new(),
+                host,
+                gids,
             }),
         })
     }
 
-    /// The device's description.
+    /// The device's own addresses, in the order of their indices, as they were last heard of: when the device was
+    /// [opened](Self::open), by whomever in this process, or at the last [`refresh`](Self::refresh).
+    #[doc(alias = "ibv_query_gid")]
+    #[must_use]
+    pub fn gids(&self) -> Arc<[Gid]> {
+        let gids = self.inner.gids.read();
+        Arc::clone(&gids.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks for the device's addresses again. On an [endpoint of one's own](Self::on_endpoint) nothing changes.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open): `NoSuchDevice` when it has gone.
+    ///
+    /// # Blocking
+    /// For the answer of the host service.
+    pub fn refresh(&self) -> Result<(), Error> {
+        if let Some(host) = &self.inner.host {
+            let device = host::find(host, self.device().index)?;
+            self.inner.set_gids(&device.gids);
+        }
+        Ok(())
+    }
+
+    /// The device's description, as it was when the device was opened.
     #[doc(alias = "ibv_query_device")]
     #[doc(alias = "ibv_query_port")]
     pub fn device(&self) -> &DeviceInfo {

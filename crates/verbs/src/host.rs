@@ -22,23 +22,35 @@ struct Open {
 
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
+impl Open {
+    /// What is open of a device.
+    fn context(&self, index: u32) -> Option<Arc<Inner>> {
+        let (_, inner) = self.contexts.iter().find(|(known, _)| *known == index)?;
+        inner.upgrade()
+    }
+}
+
+pub(crate) fn opened(host: &Host, index: u32) -> Option<Context> {
+    let all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = all.iter().find(|open| open.host == host.id())?;
+    open.context(index).map(Context::from_inner)
+}
+
 pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
+    let device = find(host, index)?;
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     // What nobody holds any more goes.
     all.retain(|open| open.endpoint.strong_count() > 0);
     let known = all.iter_mut().find(|open| open.host == host.id());
-    if let Some(open) = &known
-        && let Some((_, inner)) = open.contexts.iter().find(|(known, _)| *known == index)
-        && let Some(inner) = inner.upgrade()
-    {
+    if let Some(inner) = known.as_ref().and_then(|open| open.context(index)) {
+        inner.set_gids(&device.gids);
         return Ok(Context::from_inner(inner));
     }
-    let device = find(host, index)?;
     let endpoint = match known.as_ref().and_then(|open| open.endpoint.upgrade()) {
         Some(endpoint) => endpoint,
         None => Endpoint::new(Box::new(HostPort(host.clone())))?,
     };
-    let context = Context::on_endpoint(device, &endpoint)?;
+    let context = Context::new(device, &endpoint, Some(host.clone()))?;
     let entry = (index, context.downgrade());
     match known {
         Some(open) => {
@@ -76,7 +88,7 @@ pub(crate) fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
     Ok(translated.collect())
 }
 
-fn find(host: &Host, index: u32) -> Result<DeviceInfo, Error> {
+pub(crate) fn find(host: &Host, index: u32) -> Result<DeviceInfo, Error> {
     let mut devices = devices(host)?;
     match devices.iter().position(|device| device.index == index) {
         Some(position) => Ok(devices.swap_remove(position)),

@@ -30,7 +30,7 @@ fn a_server_that_starts_again_has_its_address_at_once() {
 }
 
 /// Public fault 39: an address that is taken says so, and which rule it was: the same address, or a wildcard in the way (which
-/// has another number, as in the kernel). With `reuse_address` before binding both may have it, and one may listen.
+/// has another number, as in the kernel). With `reuse_address` before binding both may have it, and who is alone with it may listen.
 #[test]
 fn an_address_that_is_taken_says_by_which_rule() {
     let host = private();
@@ -54,9 +54,9 @@ fn an_address_that_is_taken_says_by_which_rule() {
     assert_ne!(same.to_string(), wild.to_string());
     drop(first);
     let (one, two) = (bind(address, true).unwrap(), bind(address, true).unwrap());
-    one.listen(0).unwrap();
-    let error = two.listen(0).unwrap_err();
+    // Listening looks again, and does not share.
+    let error = one.listen(0).unwrap_err();
     assert!([98, 99].contains(&error.errno()), "{error}");
-    drop(one);
-    two.listen(0).unwrap();
+    drop(two);
+    one.listen(0).unwrap();
 }

@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use oarlock_hostd::MemWire;
-use oarlock_rdmacm::{Event, EventChannel, Host, Identifier, JoinKind, PortSpace};
+use oarlock_rdmacm::{
+    Connector, Event, EventChannel, Host, Identifier, JoinKind, Listener, PortSpace,
+};
 use oarlock_verbs::{Buffer, Context};
 use std::net::{IpAddr, SocketAddr};
 
@@ -111,6 +113,25 @@ fn a_device_goes_whoever_holds_it_and_comes_back() {
         // What is left of the old device is ours to drop, at any time.
         drop((queue_pair, region, context));
     }
+}
+
+/// Public fault 60: what a program has open sees the device as it is now, with the addresses that came later.
+#[test]
+fn an_address_that_comes_later_serves_what_is_open() {
+    let (host, address) = host_with_device();
+    let context = Context::open(&host, host.devices().unwrap()[0].index).unwrap();
+    let region = Buffer::new(&context.default_pd(), 64).unwrap();
+    let later: IpAddr = "192.0.2.77".parse().unwrap();
+    host.memory().unwrap().add_address(later).unwrap();
+    for ip in [later, address.ip()] {
+        let listener = Listener::bind(&host, SocketAddr::new(ip, 0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
+        let connection = Connector::new(&host).connect(to).unwrap();
+        connection.disconnect().unwrap();
+        passive.join().unwrap().unwrap();
+    }
+    drop((region, context));
 }
 
 /// Public fault 8: a listener on any address is there still when the last device has gone and another comes.

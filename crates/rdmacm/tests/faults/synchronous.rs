@@ -45,6 +45,37 @@ fn a_waiting_call_holds_up_nobody() {
     waiting.disconnect().unwrap();
 }
 
+/// Public faults 2 and 9: destroying an identifier ends the call that waits in another thread, whatever it waits for.
+#[test]
+fn closing_ends_a_call_that_waits() {
+    let host = private();
+    let passive_channel = channel(&host);
+    let (_listener, address) = listener(&passive_channel);
+    let ends = |id: &Identifier, error: Error| {
+        assert!(matches!(error, Error::Closed { .. }), "{error:?}");
+        assert_eq!(error.errno(), id.resolve_route(LONG).unwrap_err().errno());
+    };
+    for _ in 0..20 {
+        // In connect: the request has arrived, so the call waits.
+        let connecting = synchronous(&host, address);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| connecting.connect(&external(1)).unwrap_err());
+            let child = request(&passive_channel).id;
+            connecting.clone().close().unwrap();
+            ends(&connecting, waiting.join().unwrap());
+            drop(child);
+        });
+        // In get_request; it may be closed before it waits.
+        let passive = Identifier::synchronous(&host, PortSpace::TCP).unwrap();
+        passive.listen(0).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| passive.get_request().unwrap_err());
+            passive.clone().close().unwrap();
+            ends(&passive, waiting.join().unwrap());
+        });
+    }
+}
+
 /// Public faults 23 and 20: whatever a synchronous call ends with, its errno is positive and that of a C program, and the
 /// error says more.
 #[test]
