@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use oarlock_transport::{
-    AccessFlags, AttrMask, Memory, MemoryError, QpAttr, QpState, Rc, RcConfig, RecvWr, SendData,
-    SendWr, Sge,
+    AccessFlags, AttrMask, Memory, MemoryError, PacketBuf, QpAttr, QpState, Rc, RcConfig, RecvWr,
+    SendData, SendWr, Sge, Transmit, Ud, UdConfig, UdDestination,
 };
 use oarlock_ucm::abi::UverbsQpAttr;
 use oarlock_wire::{
-    AddressVector, FlowLabel, Gid, IbTimeout, LKey, Mtu, Psn, Qpn, RetryCount, Time,
+    AddressVector, FlowLabel, Gid, Grh, IbTimeout, LKey, Mtu, Psn, QKey, Qpn, RetryCount, Time,
 };
 
 use crate::CONNECTIONS;
@@ -160,6 +160,103 @@ impl Qp {
     }
 }
 
+/// A datagram queue pair with buffers for what it receives.
+pub(crate) struct UdQp {
+    pub(crate) ud: Ud,
+    memory: Buffers,
+}
+
+/// A datagram that was received.
+pub(crate) struct Received {
+    pub(crate) from: Qpn,
+    pub(crate) payload: Vec<u8>,
+}
+
+const DATAGRAMS: u32 = 32;
+/// The longest datagram: what a request for inline data can hold.
+const LONGEST_DATAGRAM: usize = 64;
+
+impl UdQp {
+    pub(crate) fn new(qpn: u32) -> Self {
+        let config = UdConfig {
+            qpn: Qpn::truncate(qpn),
+            max_send_wr: DATAGRAMS,
+            max_recv_wr: DATAGRAMS,
+            max_inline: LONGEST_DATAGRAM as u32,
+            ..UdConfig::default()
+        };
+        Self {
+            ud: Ud::new(config),
+            memory: Buffers(vec![0; DATAGRAMS as usize * Self::BUFFER]),
+        }
+    }
+
+    const BUFFER: usize = Grh::LEN + LONGEST_DATAGRAM;
+
+    /// Follows the recipes for INIT, RTR and RTS.
+    pub(crate) fn modify(&mut self, local: Gid, recipes: &[UverbsQpAttr]) -> Result<(), String> {
+        for recipe in recipes {
+            self.ud
+                .modify(&attr(local, recipe))
+                .map_err(|error| format!("{:?}: {error}", self.ud.qpn()))?;
+        }
+        for index in 0..DATAGRAMS {
+            self.post_receive(index.into());
+        }
+        Ok(())
+    }
+
+    fn post_receive(&mut self, index: u64) {
+        let sge = Sge {
+            addr: index * Self::BUFFER as u64,
+            len: Self::BUFFER as u32,
+            lkey: LKey(1),
+        };
+        let wr = RecvWr {
+            wr_id: index,
+            sges: &[sge],
+        };
+        self.ud.post_recv(&wr).expect("the queue is that deep");
+    }
+
+    pub(crate) fn send(&mut self, to: UdDestination, payload: &[u8]) -> Result<(), String> {
+        let wr = SendWr {
+            data: SendData::Inline(payload),
+            ud: Some(to),
+            ..SendWr::default()
+        };
+        self.ud.post_send(&wr).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn poll_transmit(&mut self, packet: &mut PacketBuf) -> Option<Transmit> {
+        self.ud.poll_transmit(&mut self.memory, packet)
+    }
+
+    pub(crate) fn handle_datagram(&mut self, from: &AddressVector, bytes: &[u8]) {
+        self.ud.handle_datagram(from, bytes, &mut self.memory);
+    }
+
+    /// The next datagram that was received; its buffer is posted again.
+    pub(crate) fn received(&mut self) -> Result<Option<Received>, String> {
+        while let Some(completion) = self.ud.poll_completion() {
+            if !completion.status.is_success() {
+                return Err(format!("{:?}: {completion:?}", self.ud.qpn()));
+            }
+            if completion.is_send {
+                continue;
+            }
+            let start = completion.wr_id as usize * Self::BUFFER;
+            let received = Received {
+                from: completion.src_qp,
+                payload: self.memory.0[start..][Grh::LEN..completion.byte_len as usize].to_vec(),
+            };
+            self.post_receive(completion.wr_id);
+            return Ok(Some(received));
+        }
+        Ok(None)
+    }
+}
+
 fn attr(local: Gid, raw: &UverbsQpAttr) -> QpAttr {
     let ah = &raw.ah_attr;
     QpAttr {
@@ -180,6 +277,7 @@ fn attr(local: Gid, raw: &UverbsQpAttr) -> QpAttr {
             ..AddressVector::new(local, Gid(ah.dgid))
         },
         path_mtu: Mtu(raw.path_mtu as u8),
+        qkey: QKey(raw.qkey),
         dest_qpn: Qpn::truncate(raw.dest_qp_num),
         rq_psn: Psn::truncate(raw.rq_psn),
         sq_psn: Psn::truncate(raw.sq_psn),
