@@ -203,6 +203,7 @@ fn a_program_of_another_user_is_told_so() {
     });
 }
 
+/// Public fault 64: a forked child has nothing of its parent's host, and is told so.
 #[test]
 fn a_forked_child_cannot_use_its_parents_host_and_keeps_nothing_alive() {
     in_own_namespace(
@@ -255,6 +256,7 @@ fn a_forked_child_is_played() {
     }
 }
 
+/// Public fault 60: an interface that comes later is a device.
 #[test]
 fn the_loopback_interface_must_be_up_and_new_interfaces_become_devices() {
     in_own_namespace(
@@ -340,7 +342,8 @@ fn with_ipv6_switched_off_ipv4_works() {
     });
 }
 
-/// R-ADDR-1: two services, each in a namespace of its own, joined by a veth pair, over both families.
+/// R-ADDR-1: two services, each in a namespace of its own, joined by a veth pair, over both families. Public fault 62:
+/// the devices of a namespace are those of its own interfaces.
 #[test]
 fn two_services_joined_by_a_veth_pair_connect() {
     const NAME: &str = "two_services_joined_by_a_veth_pair_connect";
@@ -359,8 +362,8 @@ fn two_services_joined_by_a_veth_pair_connect() {
             channel.expect(DISCONNECTED);
             channel.call(client::disconnect(request.id));
         }
-        // The answer to the last request to disconnect has left when the service is asked for something else.
-        host.ps().unwrap();
+        // The namespace, and with it the link, lasts until the other side has heard the end of it.
+        std::io::stdin().read_line(&mut line).unwrap();
         return;
     }
     in_own_namespace(NAME, || {
@@ -413,6 +416,7 @@ fn two_services_joined_by_a_veth_pair_connect() {
             channel.call(client::disconnect(id));
             assert_eq!(channel.expect(DISCONNECTED).id, id);
         }
+        writeln!(server.stdin.as_mut().unwrap()).unwrap();
         assert!(server.wait().unwrap().success());
         assert_eq!(
             (
