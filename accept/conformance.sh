@@ -9,7 +9,7 @@ if [ -z "$judge" ]; then
 fi
 rows=$here/crates/ucm/conformance
 OARLOCK_ROWS=$rows "$judge" --nocapture >"$work/rows.out" 2>&1 || fail "rows are answered otherwise"
-expect "$work/rows.out" 'conformance: rows=[1-9][0-9]{3} passed=[1-9][0-9]{3} deviating=[1-9][0-9]* unjudged=[0-9]+ failed=0$'
+expect "$work/rows.out" 'conformance: rows=[1-9][0-9]{3} passed=[1-9][0-9]{3} deviating=[1-9][0-9]* newer=0 unjudged=[0-9]+ failed=0$'
 python3 - "$rows" "$work/rows.out" <<'P' || fail "the numbers"
 import glob, os, re, sys
 said = dict((k, int(v)) for k, v in re.findall(r'(\w+)=(\d+)', re.search(r'conformance: (.*)', open(sys.argv[2]).read())[1]))

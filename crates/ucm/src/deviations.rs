@@ -146,12 +146,6 @@ pub const DEVIATIONS: &[Deviation] = &[
         "every interface has a device, the loopback interface too",
     ),
     row(
-        "native requests (no IP CM header)",
-        "takes a request whose header names no IP version for one between AF_IB addresses",
-        "it is rejected for reason 28",
-        "native addresses are not resolved yet",
-    ),
-    row(
         "UNREACHABLE",
         "gives up without a word when no answer comes to a request or to a response",
         "the peer is told by a REJ for reason 4",
@@ -195,7 +189,7 @@ pub const DEVIATIONS: &[Deviation] = &[
     ),
     row(
         "AF_IB addresses",
-        "takes them on InfiniBand links",
+        "takes them; on RoCE it ends at RESOLVE_ROUTE, which answers ENODEV",
         "BIND and RESOLVE_ADDR answer EAFNOSUPPORT",
         "native addresses are not resolved yet",
     ),

@@ -305,6 +305,8 @@ impl Subject for Here {
             HostEvent::DeviceLeaves => None,
             HostEvent::DeviceReturns | HostEvent::AddressReturns => Some(whole),
             HostEvent::AddressLeaves => Some(device(0, 2, &["LOCAL2", "LOCAL6", "LL6"])),
+            // Nobody tells the service: it sends to addresses of IP, and leaves neighbours to the system.
+            HostEvent::NeighbourMoves => return,
         };
         self.devices();
     }

@@ -146,6 +146,7 @@ impl<'a> Run<'a> {
                     ["device", "returns"] => HostEvent::DeviceReturns,
                     ["address", "leaves"] => HostEvent::AddressLeaves,
                     ["address", "returns"] => HostEvent::AddressReturns,
+                    ["neighbour", "moves"] => HostEvent::NeighbourMoves,
                     _ => return Err("no such event of the machine".into()),
                 });
                 None

@@ -62,6 +62,8 @@ pub(crate) enum HostEvent {
     AddressLeaves,
     /// It is given back.
     AddressReturns,
+    /// The hardware address of `$OTHER` is another one from now on.
+    NeighbourMoves,
 }
 
 /// Hosts on the link that the rows can let speak.

@@ -41,6 +41,8 @@ const ADDRESSES: [(&str, &str, Option<&str>); 18] = [
 const NAMESPACE: &str = "/run/netns/rows";
 /// What both ends of the link call themselves.
 const HARDWARE: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+/// Where a neighbour moves to.
+const MOVED: &str = "02:00:00:00:00:03";
 /// After this time a device has its table of addresses.
 const READY: Duration = Duration::from_secs(1);
 /// The queue pair of management datagrams, and its key (IBA Vol. 1 ch. 3, 16).
@@ -81,8 +83,8 @@ struct Socket {
 pub(super) struct Link {
     sockets: Vec<Socket>,
     psn: u32,
-    /// What has gone.
-    gone: Option<HostEvent>,
+    /// What is not as it was.
+    changed: Option<HostEvent>,
 }
 
 impl Link {
@@ -104,7 +106,7 @@ impl Link {
         Self {
             sockets: sockets.join().expect("sockets").into(),
             psn: 0,
-            gone: None,
+            changed: None,
         }
     }
 
@@ -178,17 +180,18 @@ impl Link {
             HostEvent::AddressLeaves => run("ip address del 10.0.0.1/24 dev rows0"),
             HostEvent::DeviceReturns => run("rdma link add rows0 type rxe netdev rows0"),
             HostEvent::AddressReturns => run("ip address add 10.0.0.1/24 dev rows0"),
+            HostEvent::NeighbourMoves => neighbour(MOVED),
         }
-        self.gone = match event {
-            HostEvent::DeviceLeaves | HostEvent::AddressLeaves => Some(event),
+        self.changed = match event {
             HostEvent::DeviceReturns | HostEvent::AddressReturns => None,
+            _ => Some(event),
         };
         thread::sleep(READY);
     }
 
     /// Everything is as it was, for the next row.
     pub(super) fn restore(&mut self) {
-        match self.gone {
+        match self.changed.take() {
             Some(HostEvent::DeviceLeaves) => {
                 // The first device is the one that was there first.
                 run("rdma link delete rows2");
@@ -203,9 +206,16 @@ impl Link {
                 run("ip address add 10.0.0.11/24 dev rows0");
                 thread::sleep(READY);
             }
+            Some(HostEvent::NeighbourMoves) => neighbour(HARDWARE[1]),
             _ => {}
         }
     }
+}
+
+fn neighbour(hardware: &str) {
+    run(&format!(
+        "ip neighbour replace 10.0.0.2 lladdr {hardware} dev rows0 nud permanent"
+    ));
 }
 
 fn index(interface: &str) -> u32 {
