@@ -3,7 +3,11 @@
 
 use crate::failure::{Failure, system};
 use serde::Serialize;
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a line found nobody to read it.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// Where lines for people go.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +22,20 @@ impl Lines {
 
     /// Prints one line at once. A reader that has gone away ends nothing: the exit status tells the result.
     pub(crate) fn say(self, line: impl std::fmt::Display) {
-        if self.json {
-            let _ = writeln!(std::io::stderr(), "{line}");
+        let said = if self.json {
+            writeln!(io::stderr(), "{line}")
         } else {
-            let mut out = std::io::stdout().lock();
-            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+            let mut out = io::stdout().lock();
+            writeln!(out, "{line}").and_then(|()| out.flush())
+        };
+        if said.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            IN_VAIN.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the reader of what is said has gone away, as far as a line has shown: for what would go on without end.
+    pub(crate) fn are_in_vain(self) -> bool {
+        IN_VAIN.load(Ordering::Relaxed)
     }
 }
 
@@ -39,7 +51,7 @@ struct Framed<'a, T> {
 /// Prints the command's one JSON object.
 pub(crate) fn print_json<T: Serialize>(command: &str, ok: bool, body: &T) -> Result<(), Failure> {
     let text = to_json(command, ok, body)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
     writeln!(out, "{text}")
         .and_then(|()| out.flush())
         .map_err(system("standard output"))

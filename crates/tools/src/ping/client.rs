@@ -246,7 +246,8 @@ fn ping_all(
     };
     let is_late = || plan.until.is_some_and(|until| Instant::now() >= until);
     for number in 0..plan.count.unwrap_or(u32::MAX) {
-        if ending.is_asked() || is_late() {
+        let unread = plan.count.is_none() && lines.are_in_vain();
+        if ending.is_asked() || is_late() || unread {
             break;
         }
         let sent = Instant::now();

@@ -48,10 +48,10 @@ pub(crate) struct Options {
     /// The server's port; 0, on the server, takes a free one
     #[arg(short = 'p', value_name = "PORT", default_value_t = 7174)]
     port: u16,
-    /// How many messages [default: until it is ended]
+    /// How many messages, from 1 [default: until it is ended, or with -v until nobody reads its output]
     #[arg(short = 'C', value_name = "COUNT", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Bytes in a message [default: 64]
+    /// Bytes in a message, from 0 to 1048576 [default: 64]
     #[arg(short = 'S', value_name = "BYTES", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(0..=i64::from(protocol::MAX_SIZE)))]
     size: Option<u32>,
     /// Prints every message, or reply, that arrives

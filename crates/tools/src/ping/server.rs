@@ -55,8 +55,11 @@ enum Side {
 }
 
 impl Served {
-    /// The last line.
+    /// The last line; none if it did not come to listening.
     pub(super) fn lines(&self) -> Vec<String> {
+        if self.address.is_none() {
+            return Vec::new();
+        }
         vec![format!(
             "served: clients {}, refused {}, messages {}, wrong {}",
             self.clients, self.refused, self.answered, self.mismatches

@@ -86,6 +86,43 @@ fn a_client_without_a_number_goes_on_until_it_is_ended() {
     );
 }
 
+/// What goes on without end ends when nobody reads any more, as `ps --watch` does; what has an end is brought to it.
+#[test]
+fn a_client_without_a_number_ends_when_nobody_reads() {
+    let Some(output) = inside(
+        "d=$(mktemp -d); $OARLOCK ping -s -P >$d/server & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
+         ($OARLOCK ping -c -a 127.0.0.1 -v; echo endless $? >&2) | head -n 1; \
+         ($OARLOCK ping -c -a 127.0.0.1 -C 50 -v; echo counted $? >&2) | head -n 1; \
+         kill -TERM $s; wait $s; cat $d/server; rm -r $d",
+    ) else {
+        return;
+    };
+    let said = stderr(&output);
+    for line in ["endless 0", "counted 0"] {
+        assert_line(&said, line);
+    }
+    assert!(
+        stdout(&output).contains(": ended, messages 50, "),
+        "{}",
+        stdout(&output)
+    );
+}
+
+/// A server that cannot listen says why, and sums up nothing.
+#[test]
+fn a_server_that_cannot_listen_has_served_nobody() {
+    let Some(output) = inside("$OARLOCK ping -s -a 192.0.2.1") else {
+        return;
+    };
+    assert_status(&output, 1);
+    assert_eq!(stdout(&output), "");
+    assert!(
+        stderr(&output).contains("192.0.2.1 is not an address of this host"),
+        "{}",
+        stderr(&output)
+    );
+}
+
 /// Another program's client is refused with a sentence on both sides, and another program's server is left with one.
 #[test]
 fn other_programs_are_told_apart() {
