@@ -39,7 +39,7 @@ pub enum Counter {
     DroppedWrongState,
     /// Dropped: of another partition.
     DroppedWrongPkey,
-    /// Dropped: not from the peer's address, or not to ours.
+    /// Dropped: not from the peer's address, or not to ours; a datagram from no host's address.
     DroppedWrongSource,
     /// Dropped: transport header version unknown.
     DroppedWrongVersion,

@@ -320,7 +320,8 @@ impl Ud {
         Ok(())
     }
 
-    /// IBA Vol. 1 ch. 9 "Packet header validation", in its order: version, queue pair, state, service, P_Key, Q_Key.
+    /// IBA Vol. 1 ch. 9 "Packet header validation", in its order: version, queue pair, state, service, P_Key, Q_Key. What is
+    /// from no host's address goes nowhere.
     fn admit(&self, from: &AddressVector, packet: &Packet<'_>) -> Result<Deth, Counter> {
         let bth = &packet.bth;
         if bth.version != 0 {
@@ -333,6 +334,10 @@ impl Ud {
         };
         if bth.dest_qpn != wanted {
             return Err(Counter::DroppedWrongQpn);
+        }
+        // Nobody has these addresses, and who answers what came from there gets an error. Networks do deliver such packets.
+        if from.remote.is_multicast() || from.remote.to_ip().is_unspecified() {
+            return Err(Counter::DroppedWrongSource);
         }
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqe) {
             return Err(Counter::DroppedWrongState);

@@ -4,7 +4,9 @@ use oarlock_transport::{
     AttrMask, Counter, Error, QpAttr, QpState, Rc, RcConfig, RecvWr, SendData, SendWr, Sge,
     UdConfig, UdDestination, WcStatus,
 };
-use oarlock_wire::{AddressVector, Grh, Mtu, Packet, QKey, Qpn};
+use oarlock_wire::{AddressVector, Gid, Grh, Mtu, Packet, QKey, Qpn};
+
+use std::net::Ipv4Addr;
 
 use crate::support::{Host, KEY, Sent, gid, group, qpn, to};
 
@@ -157,6 +159,18 @@ fn every_drop_has_its_counter_and_takes_no_buffer() {
             changed(|p| p.bytes[5..8].fill(0xFF)),
         ),
         (Counter::DroppedWrongQpn, changed(|p| p.av.remote = group())),
+        (
+            Counter::DroppedWrongSource,
+            changed(|p| p.av.local = group()),
+        ),
+        (
+            Counter::DroppedWrongSource,
+            changed(|p| p.av.local = Gid::UNSPECIFIED),
+        ),
+        (
+            Counter::DroppedWrongSource,
+            changed(|p| p.av.local = Gid::from_ip(Ipv4Addr::UNSPECIFIED.into())),
+        ),
         (
             Counter::DroppedWrongTransport,
             changed(|p| p.bytes[0] = 0x04),
