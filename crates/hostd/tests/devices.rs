@@ -42,7 +42,7 @@ fn expect_nothing(channel: &Channel) {
     );
 }
 
-/// R-ADDR: an address that goes is told to whoever is bound to it, once, and nothing else changes.
+/// R-ADDR-4: an address that goes is told to whoever is bound to it, once, and nothing else changes.
 #[test]
 fn an_address_that_goes_is_told_to_those_bound_to_it() {
     let wire = MemWire::new();
@@ -85,8 +85,8 @@ fn an_address_that_goes_is_told_to_those_bound_to_it() {
     assert!(Host::private().unwrap().memory().is_some());
 }
 
-/// R-ADDR: a device that goes ends what is bound to it; one that is back under its number serves new identifiers and
-/// wildcard listeners.
+/// R-ADDR-4: a device that goes ends what is bound to it; one that is back under its number serves new identifiers and
+/// wildcard listeners. Public fault 60.
 #[test]
 fn a_device_that_goes_is_told_and_one_that_is_back_serves() {
     let wire = MemWire::new();
@@ -127,7 +127,7 @@ fn veth() {
     run("ip addr add 192.0.2.1/24 dev m0 && ip addr add 192.0.2.11/24 dev m0");
 }
 
-/// R-ADDR, on the real port: the service hears of each change by itself.
+/// R-ADDR-4, on the real port: the service hears of each change by itself. Public fault 8.
 #[test]
 fn changes_of_a_real_interface_are_told_at_once() {
     in_own_namespace("changes_of_a_real_interface_are_told_at_once", || {

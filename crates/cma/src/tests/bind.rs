@@ -20,6 +20,7 @@ fn binding_a_specific_address_binds_the_device_and_any_or_loopback_does_not() {
     }
 }
 
+/// Public fault 39: each refusal names the address and the rule.
 #[test]
 fn what_cannot_be_bound_says_why() {
     let mut world = World::pair();

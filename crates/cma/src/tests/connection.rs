@@ -129,6 +129,7 @@ fn a_rejection_carries_the_reason() {
     );
 }
 
+/// Public fault 26.
 #[test]
 fn nobody_listening_is_reason_8_and_the_wrong_address_is_reason_28() {
     let mut world = World::pair();
@@ -291,6 +292,7 @@ fn a_lost_message_of_each_kind_is_made_up_for() {
     }
 }
 
+/// Public fault 56.
 #[test]
 fn a_lost_disconnect_is_reported_once_with_a_timeout_and_before_timewait_exit() {
     let mut world = listening();

@@ -5,6 +5,7 @@ use crate::{Config, Counter, Errno, EventKind, LoopbackRule, State};
 use oarlock_sim::NetworkConfig;
 use oarlock_wire::{Gid, Mtu, Time};
 
+/// Public fault 50.
 #[test]
 fn a_loopback_destination_takes_the_loopback_device_and_no_lookup() {
     let mut world = World::pair();
@@ -82,6 +83,7 @@ fn without_any_device_a_loopback_destination_is_refused() {
     );
 }
 
+/// Public fault 50.
 #[test]
 fn an_own_address_is_reached_from_itself() {
     let mut world = World::pair();

@@ -237,7 +237,7 @@ fn to_a_private_channel_and_back_nothing_is_lost() {
     assert_eq!(world.a().expect(EventKind::ROUTE_RESOLVED).id, id);
 }
 
-/// R-MIG-9: children of queued requests move with their listener, and live on when the old channel dies.
+/// R-MIG-9: children of queued requests move with their listener, and live on when the old channel dies. Public fault 71.
 #[test]
 fn children_of_queued_requests_move_with_their_listener() {
     let (mut world, listener) = listening();
@@ -301,8 +301,8 @@ fn taking_a_moved_request_gives_its_place_in_the_backlog_back() {
     world.b().expect_on(new, EventKind::CONNECT_REQUEST);
 }
 
-/// R-MIG-9: readers who wait on the new channel are told of the events that moved, also of those that the readers of the old
-/// channel were told of before.
+/// R-MIG-9: readers who wait on the new channel are told of the events that moved, also of those that the readers of
+/// the old channel were told of before.
 #[test]
 fn readers_of_the_new_channel_wake_up() {
     let (mut world, listener) = listening();

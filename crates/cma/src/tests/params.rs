@@ -64,7 +64,8 @@ fn private_data_arrives_as_the_whole_zero_padded_field() {
     );
 }
 
-/// R-PAR-1: absent data is absent, not empty; a rejection carries its 148 bytes.
+/// R-PAR-1: absent data is absent, not empty; a rejection carries its 148 bytes. Public fault 33: the field is padded,
+/// and its type says so.
 #[test]
 fn what_comes_without_a_field_has_none_and_a_rejection_has_148_bytes() {
     let mut world = listening();
@@ -96,7 +97,7 @@ fn what_comes_without_a_field_has_none_and_a_rejection_has_148_bytes() {
     );
 }
 
-/// R-PAR-1, R-PAR-4: what does not fit is refused at the call, and the error names both lengths.
+/// R-PAR-1, R-PAR-4: what does not fit is refused at the call, and the error names both lengths. Public fault 34.
 #[test]
 fn private_data_that_does_not_fit_is_refused_with_both_lengths() {
     let mut world = listening();
@@ -272,7 +273,7 @@ fn accept_checks_the_depths_against_the_device_and_the_request() {
     );
 }
 
-/// R-PAR-3: events give the values in the receiver's view.
+/// R-PAR-3: events give the values in the receiver's view. Public fault 35.
 #[test]
 fn events_give_the_depths_in_the_receivers_view() {
     let mut world = listening();
@@ -307,6 +308,7 @@ fn events_give_the_depths_in_the_receivers_view() {
     );
 }
 
+/// Public fault 35: what the peer offers beyond the device reaches no queue pair.
 #[test]
 fn an_offer_beyond_the_device_is_clamped_in_the_request_event() {
     let mut world = listening();
@@ -333,7 +335,7 @@ fn an_offer_beyond_the_device_is_clamped_in_the_request_event() {
     assert_eq!(world.b().cma.counters().get(Counter::OffersClamped), 2);
 }
 
-/// A response that grants more than was asked for reaches neither the event nor the queue pair (R-PAR-2).
+/// A response that grants more than was asked for reaches neither the event nor the queue pair (R-PAR-2). Public fault 35.
 #[test]
 fn a_response_beyond_the_request_is_clamped() {
     let mut world = listening();

@@ -28,6 +28,7 @@ fn the_path_is_the_one_that_linux_would_take() {
     assert_eq!(path.service_id, ServiceId(0x0106_0000 + u64::from(PORT)));
 }
 
+/// Public fault 37: given before the route is resolved, it decides the packet life time as well.
 #[test]
 fn an_ack_timeout_given_early_shortens_the_packet_life_time() {
     let mut world = World::pair();

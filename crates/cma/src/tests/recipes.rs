@@ -264,6 +264,7 @@ fn there_is_no_recipe_before_the_peer_has_spoken_or_after_the_end() {
     }
 }
 
+/// Public fault 36: 0.64 ms unless another is chosen, not the 655 ms that 0 means.
 #[test]
 fn the_rnr_timer_does_not_stall_by_default_and_can_be_chosen() {
     let config = Config {
@@ -284,6 +285,7 @@ fn the_rnr_timer_does_not_stall_by_default_and_can_be_chosen() {
     assert_eq!(rtr(&mut world, 0, active).min_rnr_timer, 1);
 }
 
+/// Public fault 37: the acknowledgement timeout that was chosen is that of the queue pair.
 #[test]
 fn an_ack_timeout_overrides_the_computed_one() {
     let mut world = World::pair();

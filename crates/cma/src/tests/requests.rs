@@ -23,6 +23,7 @@ fn backlog_of(world: &mut World, listener: Id) -> (usize, usize, u64) {
     (backlog.size, backlog.waiting, backlog.overflows)
 }
 
+/// Public fault 53: the backlog is what was asked for, and its overflow is counted.
 #[test]
 fn a_full_backlog_drops_silently_and_taking_an_event_makes_room() {
     let mut world = World::pair();
@@ -55,6 +56,7 @@ fn a_full_backlog_drops_silently_and_taking_an_event_makes_room() {
     assert_eq!(ids.len(), 3);
 }
 
+/// Public fault 54.
 #[test]
 fn a_full_backlog_can_be_answered_with_no_resources() {
     let config = Config {
@@ -78,6 +80,7 @@ fn a_full_backlog_can_be_answered_with_no_resources() {
     );
 }
 
+/// Public fault 53.
 #[test]
 fn a_backlog_of_nothing_or_too_much_is_the_maximum() {
     let mut world = World::pair();

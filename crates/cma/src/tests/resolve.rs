@@ -77,6 +77,7 @@ fn one_lookup_serves_the_whole_connection() {
     assert_eq!(world.a().cma.counters().get(Counter::Lookups), 1);
 }
 
+/// Public fault 51.
 #[test]
 fn ipv6_is_resolved_like_ipv4() {
     let mut world = World::pair();

@@ -297,6 +297,7 @@ impl Users {
     }
 }
 
+/// Public fault 69: whatever does not arrive, nothing of a connection is left, timewait included.
 #[test]
 fn both_sides_agree_or_give_up_and_nothing_is_left() {
     const LOSSES: [f64; 4] = [0.0, 0.01, 0.05, 0.2];

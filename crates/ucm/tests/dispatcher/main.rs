@@ -5,6 +5,7 @@ mod connection;
 mod errno;
 mod errors;
 mod garbage;
+mod growth;
 mod migration;
 mod multicast;
 mod options;

@@ -9,8 +9,8 @@ fn wakes(w: &mut World, host: usize) -> Vec<(FileId, usize)> {
     std::iter::from_fn(|| w.hosts[host].poll_wake()).collect()
 }
 
-/// R-MIG-1, R-MIG-2, R-MIG-5: queued events move to the tail of the new channel in order, later ones are reported there, and
-/// the answer counts what was delivered over the identifier's life.
+/// R-MIG-1, R-MIG-2, R-MIG-5: queued events move to the tail of the new channel in order, later ones are reported
+/// there, and the answer counts what was delivered over the identifier's life.
 #[test]
 fn queued_events_move_in_order_and_later_ones_follow() {
     let mut w = World::new(2);
@@ -97,7 +97,8 @@ fn the_child_of_a_queued_request_moves_with_its_listener() {
     );
 }
 
-/// R-MIG-9 (a): whoever waits on the new channel already is woken, once for each event that moved. A kernel wakes nobody.
+/// R-MIG-9 (a): whoever waits on the new channel already is woken, once for each event that moved. A kernel wakes
+/// nobody. Public fault 71.
 #[test]
 fn waiters_of_the_new_channel_are_woken() {
     let mut w = World::new(2);
