@@ -85,6 +85,7 @@ fn a_refusal_carries_its_reason_and_data() {
     passive.join().unwrap().unwrap();
 }
 
+/// Public fault 26.
 #[test]
 fn nobody_listening_is_a_refusal_by_the_host() {
     let host = private();

@@ -109,7 +109,8 @@ fn migrating_does_not_wait_for_other_events() {
     first.ack();
 }
 
-/// R-MIG-6: a thread that holds an event of the identifier would wait for itself; it gets an error, and nothing happens.
+/// R-MIG-6: a thread that holds an event of the identifier would wait for itself; it gets an error, and nothing
+/// happens. Public fault 1: the unacknowledged events are named.
 #[test]
 fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     let host = private();
@@ -120,7 +121,6 @@ fn the_holder_of_an_event_gets_an_error_instead_of_a_deadlock() {
     id.resolve_addr(None, address, LONG).unwrap();
     let held = expect(&old, "ADDR_RESOLVED");
     let error = id.migrate(&new).unwrap_err();
-    // Public fault 1: the unacknowledged events are named.
     let message = "migrate: the calling thread holds 1 event of this identifier (RDMA_CM_EVENT_ADDR_RESOLVED)";
     assert!(error.to_string().starts_with(message), "{error}");
     assert!(matches!(error, Error::EventHeldByCaller { .. }), "{error}");
@@ -266,7 +266,7 @@ fn the_channel_can_be_chosen_when_accepting_or_later() {
 }
 
 /// R-MIG-9: a queued connection request moves with its listener, and the new identifier with it: it can be accepted
-/// there after the old channel is gone.
+/// there after the old channel is gone. Public fault 71.
 #[test]
 fn children_of_queued_requests_move_with_the_listener() {
     let host = private();
@@ -286,7 +286,7 @@ fn children_of_queued_requests_move_with_the_listener() {
     assert_eq!(expect(&new, "ESTABLISHED").id(), &child);
 }
 
-/// R-MIG-9: readers that wait on the new channel wake up for an event that migrates there.
+/// R-MIG-9: readers that wait on the new channel wake up for an event that migrates there. Public fault 71.
 #[test]
 fn a_waiting_reader_of_the_new_channel_wakes_up() {
     let host = private();
@@ -370,7 +370,8 @@ fn a_channel_of_another_host_is_refused() {
     assert!(matches!(error, Error::OtherHost { .. }), "{error}");
 }
 
-/// R-MIG-3: closing waits for delivered events as migrating does, and then no event of the identifier is left.
+/// R-MIG-3: closing waits for delivered events as migrating does, and then no event of the identifier is left. Public
+/// fault 1.
 #[test]
 fn closing_waits_for_delivered_events() {
     let pair = pair();

@@ -9,7 +9,8 @@ use oarlock_verbs::QpState;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// R-PAR-1: private data arrives as given, padded with zeros to the message's field.
+/// R-PAR-1: private data arrives as given, padded with zeros to the message's field. Public fault 33: what is zeros at
+/// the end may be padding, and the type says so.
 #[test]
 fn private_data_is_transparent_and_padded() {
     let host = private();
@@ -37,7 +38,7 @@ fn private_data_is_transparent_and_padded() {
     }
 }
 
-/// The host's own values would leave it waiting for 74 s, and a patient peer for longer.
+/// The host's own values would leave it waiting for 74 s, and a patient peer for longer. Public fault 10.
 #[test]
 fn an_attempt_ends_at_the_deadline_of_its_identifier() {
     let host = private();
@@ -53,7 +54,8 @@ fn an_attempt_ends_at_the_deadline_of_its_identifier() {
     assert_eq!(event.status(), -110);
 }
 
-/// Each timer of connecting can be set, within the bits of its field.
+/// Each timer of connecting can be set, within the bits of its field. Public faults 10 and 10b: the interval between
+/// repetitions is configurable.
 #[test]
 fn the_timers_of_connecting_are_options() {
     let host = private();
@@ -95,7 +97,7 @@ fn no_private_data_is_none() {
     }
 }
 
-/// R-PAR-1: the limits of all three messages, one byte below and above; the error names both lengths.
+/// R-PAR-1: the limits of all three messages, one byte below and above; the error names both lengths. Public fault 34.
 #[test]
 fn private_data_limits_are_those_of_the_messages() {
     let host = private();
@@ -276,7 +278,7 @@ fn open_values_become_the_largest_possible() {
     );
 }
 
-/// R-PAR-2: accepting less than was offered is what both queue pairs then do.
+/// R-PAR-2: accepting less than was offered is what both queue pairs then do. Public fault 35.
 #[test]
 fn accepting_less_reaches_both_queue_pairs() {
     let host = private();

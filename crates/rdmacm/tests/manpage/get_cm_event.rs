@@ -460,6 +460,7 @@ fn a_rejection_carries_the_reason_of_the_message() {
     }
 }
 
+/// Public fault 56.
 #[test]
 fn the_end_of_a_connection_is_reported_and_then_the_end_of_its_timewait() {
     let pair = pair();
