@@ -302,8 +302,14 @@ impl DatagramSocket {
                 max,
             });
         }
-        let mut buffer = Buffer::new(&self.pd, message.len()).map_err(verbs)?;
-        buffer.copy_from_slice(message);
+        // An empty one needs no memory.
+        let request = if message.is_empty() {
+            SendRequest::inline(0, message)
+        } else {
+            let mut buffer = Buffer::new(&self.pd, message.len()).map_err(verbs)?;
+            buffer.copy_from_slice(message);
+            SendRequest::new(0, buffer)
+        };
         let mut left = lock(&self.sends_left);
         let mut sent = Vec::new();
         self.send_cq.poll(&mut sent).map_err(verbs)?;
@@ -311,7 +317,6 @@ impl DatagramSocket {
             self.send_cq.wait(&mut sent, None).map_err(verbs)?;
         }
         *left += u32::try_from(sent.len()).expect("no queue is so long");
-        let request = SendRequest::new(0, buffer);
         self.queue_pair
             .post_send(request.to(&destination.handle, destination.qpn, destination.qkey))
             .map_err(|refused| verbs(refused.into()))?;
@@ -338,12 +343,17 @@ impl DatagramSocket {
         })?;
         loop {
             self.answer()?;
-            if let Some(arrived) = self.next_arrival().map_err(verbs)? {
-                return self.take(arrived);
+            while let Some(arrived) = self.next_arrival().map_err(verbs)? {
+                if let Some(datagram) = self.take(arrived)? {
+                    return Ok(datagram);
+                }
             }
             self.recv_cq.req_notify(Notify::Any).map_err(verbs)?;
             if let Some(arrived) = self.next_arrival().map_err(verbs)? {
-                return self.take(arrived);
+                match self.take(arrived)? {
+                    Some(datagram) => return Ok(datagram),
+                    None => continue,
+                }
             }
             self.wait(self.arrivals.as_fd(), until, "a datagram", None)?;
             while self.arrivals.try_next_event().is_some() {}
@@ -407,22 +417,26 @@ impl DatagramSocket {
         }
     }
 
-    /// Answers the peers that look for this socket.
+    /// Answers a peer that looks for this socket. One at a time: however many look, what else has come is looked at, too.
     fn answer(&self) -> Result<()> {
-        while let Some(event) = self.requests.try_event()? {
-            match event {
-                Event::ConnectRequest { id, .. } => self.answer_one(id)?,
-                Event::DeviceRemoval { .. } => {
-                    return Err(Error::DeviceRemoved { call: "receive" });
-                }
-                _ => {}
-            }
+        match self.requests.try_event()? {
+            Some(Event::ConnectRequest { id, .. }) => self.answer_one(id),
+            Some(Event::DeviceRemoval { .. }) => Err(Error::DeviceRemoved { call: "receive" }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn answer_one(&self, child: Identifier) -> Result<()> {
-        let outcome = if child.device()? == *self.pd.context() {
+        let device = match child.device() {
+            Ok(device) => device,
+            Err(error) if error.is_device_fatal() => return Err(error),
+            Err(error) => {
+                // The request came by a device that has gone since. That need not be the one of this socket.
+                tracing::debug!(%error, "a request that cannot be answered was dropped");
+                return Ok(());
+            }
+        };
+        let outcome = if device == *self.pd.context() {
             let named = ConnParam::default()
                 .private_data(self.greeting.clone())
                 .external_queue_pair(self.queue_pair.qpn(), false);
@@ -454,24 +468,29 @@ impl DatagramSocket {
         Ok(received.pop_front())
     }
 
-    fn take(&self, arrived: Completion) -> Result<Datagram> {
+    /// A datagram, and its buffer back to where it came from. `None`: it came from nowhere that could be answered, as a
+    /// stranger may have it.
+    fn take(&self, arrived: Completion) -> Result<Option<Datagram>> {
         const CALL: &str = "receive";
         let verbs = |source| Error::Verbs { call: CALL, source };
         let arrived = arrived.ok().map_err(|failed| Error::ReceiveFailed {
             status: failed.status,
         })?;
-        let handle = AddressHandle::reply_to(&self.pd, &arrived).map_err(verbs)?;
-        let header = arrived.grh().ok_or(Error::ReceiveFailed {
-            status: arrived.status,
-        })?;
-        let datagram = Datagram {
-            message: arrived.message().unwrap_or_default().to_vec(),
-            from: Destination {
-                handle,
-                qpn: arrived.src_qp,
-                qkey: QKey::RDMA_UDP,
-            },
-            to: header.destination,
+        let datagram = match (AddressHandle::reply_to(&self.pd, &arrived), arrived.grh()) {
+            (Ok(handle), Some(header)) => Some(Datagram {
+                message: arrived.message().unwrap_or_default().to_vec(),
+                from: Destination {
+                    handle,
+                    qpn: arrived.src_qp,
+                    qkey: QKey::RDMA_UDP,
+                },
+                to: header.destination,
+            }),
+            (Err(error), _) => {
+                tracing::debug!(%error, "a datagram that cannot be answered was dropped");
+                None
+            }
+            (Ok(_), None) => None,
         };
         for buffer in arrived.buffers {
             self.queue_pair

@@ -7,8 +7,8 @@ use oarlock_rdmacm::{
     RejReason, SidrStatus, UdParam,
 };
 use oarlock_verbs::{
-    AddressHandle, Buffer, Completion, CompletionQueue, GRH_LEN, QpInitAttr, QpState, QpType,
-    QueuePair, SendRequest,
+    AddressHandle, Buffer, Completion, CompletionQueue, Counter, GRH_LEN, QpInitAttr, QpState,
+    QpType, QueuePair, SendRequest,
 };
 use std::net::SocketAddr;
 
@@ -350,6 +350,9 @@ fn sockets_find_each_other() {
     assert_eq!(arrived.to, address_of_one.ip());
     one.send_to(&arrived.from, b"got it").unwrap();
     let other = theirs.join().unwrap();
+    // A message may be empty: who gives back what comes must not fail by it.
+    one.send_to(&arrived.from, b"").unwrap();
+    assert_eq!(other.receive().unwrap().message, b"");
     let max = other.max_message();
     let error = other.send_to(&peer, &vec![0; max + 1]).unwrap_err();
     assert!(
@@ -441,4 +444,71 @@ fn vendor_options_come_with_the_answer_only() {
     id.accept(&external(2).ece(ece)).unwrap();
     expect(&sides.active_channel, "ESTABLISHED");
     assert_eq!(active.peer_ece(), Some(ece));
+}
+
+/// However many peers look for a socket, what has arrived is received, and its deadline holds: no more than a few of them
+/// are answered before.
+#[test]
+fn peers_that_look_for_a_socket_do_not_keep_it_from_receiving() {
+    const PEERS: usize = 60;
+    let host = private();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let server = DatagramSocket::bind(&host, any).unwrap();
+    let address = server.local_addr();
+    let client = DatagramSocket::bind(&host, any).unwrap().deadline(LONG);
+    let (peer, server) = std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let server = server.deadline(LONG);
+            assert_eq!(server.receive().unwrap().message, b"the first");
+            server
+        });
+        let peer = client.resolve(address).unwrap();
+        client.send_to(&peer, b"the first").unwrap();
+        (peer, serving.join().unwrap())
+    });
+
+    let seekers = channel(&host);
+    let look = || {
+        let seeker = resolved_datagram(&seekers, address);
+        let named = ConnParam::default().external_queue_pair(client.queue_pair().qpn(), false);
+        seeker.connect(&named).unwrap();
+        seeker
+    };
+    let looking: Vec<_> = (0..PEERS).map(|_| look()).collect();
+    let answered = || {
+        let events = std::iter::from_fn(|| seekers.try_event().unwrap());
+        events
+            .filter(|event| event.name().ends_with("ESTABLISHED"))
+            .count()
+    };
+    client.send_to(&peer, b"the second").unwrap();
+    while server
+        .queue_pair()
+        .counters()
+        .get(Counter::DatagramsReceived)
+        < 2
+    {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.receive().unwrap().message, b"the second");
+    let before = answered();
+    assert!(
+        before + 2 < PEERS,
+        "{before} of {PEERS} were answered before"
+    );
+    // A wait without an arrival ends at the deadline, with peers in the queue, and answers them all if it has the time.
+    let server = server.deadline(std::time::Duration::ZERO);
+    assert!(matches!(server.receive(), Err(Error::TimedOut { .. })));
+    let in_no_time = before + answered();
+    assert!(in_no_time + 2 < PEERS, "{in_no_time} of {PEERS}");
+    let server = server.deadline(std::time::Duration::from_millis(500));
+    let mut now = in_no_time;
+    for _ in 0..100 {
+        assert!(matches!(server.receive(), Err(Error::TimedOut { .. })));
+        now += answered();
+        if now == looking.len() {
+            return;
+        }
+    }
+    panic!("{now} of {PEERS} were answered in the end");
 }
