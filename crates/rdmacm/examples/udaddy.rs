@@ -4,9 +4,9 @@
 //! Speaks with the `udaddy` of the rdmacm-utils, on either side, and takes the same options:
 //!
 //! ```text
-//! udaddy                      [-b ADDRESS] [-c PATHS] [-C MESSAGES] [-S BYTES] [-p udp|ipoib]
-//! udaddy -s SERVER            [-b ADDRESS] [-c PATHS] [-C MESSAGES] [-S BYTES] [-p udp|ipoib]
-//! udaddy --private                         [-c PATHS] [-C MESSAGES] [-S BYTES] [-p udp|ipoib]
+//! udaddy           [-b ADDRESS] [-c PATHS] [-C MESSAGES] [-S BYTES]          [-p udp|ipoib]
+//! udaddy -s SERVER [-b ADDRESS] [-c PATHS] [-C MESSAGES] [-S BYTES] [-t TOS] [-p udp|ipoib]
+//! udaddy --private              [-c PATHS] [-C MESSAGES] [-S BYTES] [-t TOS] [-p udp|ipoib]
 //! ```
 //!
 //! `--private` runs both sides in this process, without a network.
@@ -36,6 +36,8 @@ pub(crate) struct Options {
     paths: usize,
     messages: usize,
     bytes: usize,
+    /// Type of service or traffic class of what a client sends; a server answers with that of the message it got.
+    tos: Option<u8>,
     port_space: PortSpace,
 }
 
@@ -48,6 +50,7 @@ impl Options {
             paths: 1,
             messages: 10,
             bytes: 100,
+            tos: None,
             port_space: PortSpace::UDP,
         };
         let mut arguments = arguments.skip(1);
@@ -65,6 +68,7 @@ impl Options {
                 "-c" => options.paths = value.parse()?,
                 "-C" => options.messages = value.parse()?,
                 "-S" => options.bytes = value.parse()?,
+                "-t" => options.tos = Some(value.parse()?),
                 "-p" => {
                     options.port_space = match value.as_str() {
                         "udp" | "0x0111" => PortSpace::UDP,
@@ -100,6 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         let host = Host::open()?;
         return match options.server {
             Some(server) => Client::connect(&host, options, SocketAddr::new(server, PORT))?.run(),
+            None if options.tos.is_some() => Err("-t TOS is for the client".into()),
             None => Server::listen(&host, options, PORT)?.run(),
         };
     }
@@ -275,6 +280,9 @@ impl Client {
         for _ in 0..options.paths {
             let id = Identifier::synchronous(host, options.port_space)?;
             id.set_deadline(Some(Instant::now() + PATIENCE));
+            if let Some(tos) = options.tos {
+                id.set_type_of_service(tos)?;
+            }
             id.resolve_addr(source, server, PATIENCE)?;
             id.resolve_route(PATIENCE)?;
             let mut path = Path::new(id.clone(), options)?;

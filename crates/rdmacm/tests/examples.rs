@@ -28,7 +28,7 @@ fn udaddy_sets_up_paths_and_is_answered() {
         "udaddy --private",
         "udaddy --private -c 5 -C 20 -S 1024",
         "udaddy --private -C 0",
-        "udaddy --private -p ipoib",
+        "udaddy --private -p ipoib -t 32",
     ] {
         let options = udaddy::Options::parse(arguments(line)).expect(line);
         udaddy::run(&options).expect(line);
@@ -38,6 +38,7 @@ fn udaddy_sets_up_paths_and_is_answered() {
         "udaddy -c",
         "udaddy -p tcp",
         "udaddy -c many",
+        "udaddy -t 256",
     ] {
         udaddy::Options::parse(arguments(line)).expect_err(line);
     }
