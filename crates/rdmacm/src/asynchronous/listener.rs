@@ -128,7 +128,7 @@ impl AsyncListener {
         AsyncIdentifier::adopt(&self.host, child)
     }
 
-    /// How many requests were rejected because too many connections were in the making.
+    /// How many connections were rejected, the oldest first, because too many were in the making.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.lock().turned_away()

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::identifier::Identifier;
 use oarlock_verbs::{CompletionQueue, Context};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Connections that one listener may have in the making.
 pub(super) const MAX_IN_THE_MAKING: usize = 4096;
@@ -29,8 +29,9 @@ pub(crate) enum Found<T> {
 
 pub(crate) struct Intake<W: Ways> {
     ways: W,
-    /// Accepted, and not confirmed by the peer; by the identifier's uid.
-    in_the_making: HashMap<u64, Connection>,
+    /// Accepted, and not confirmed by the peer; by the identifier's uid, so the oldest first.
+    in_the_making: BTreeMap<u64, Connection>,
+    at_most: usize,
     /// Established while nobody was waiting for a connection.
     ready: VecDeque<W::Settled>,
     turned_away: u64,
@@ -48,9 +49,14 @@ pub(crate) trait Ways {
 
 impl<W: Ways> Intake<W> {
     pub(crate) fn new(ways: W) -> Self {
+        Self::with_room(ways, MAX_IN_THE_MAKING)
+    }
+
+    fn with_room(ways: W, at_most: usize) -> Self {
         Self {
             ways,
-            in_the_making: HashMap::new(),
+            in_the_making: BTreeMap::new(),
+            at_most,
             ready: VecDeque::new(),
             turned_away: 0,
         }
@@ -124,10 +130,11 @@ impl<W: Ways> Intake<W> {
     }
 
     fn begin(&mut self, child: Identifier, options: &ConnectionOptions) -> Result<()> {
-        if self.in_the_making.len() >= MAX_IN_THE_MAKING {
+        if self.in_the_making.len() >= self.at_most {
+            // Who means it confirms soon. If the newest had to go, peers that never do would keep everybody out for as long as
+            // the answers to them are repeated, which is minutes. Dropping it rejects it.
+            self.in_the_making.pop_first();
             self.turned_away += 1;
-            // Dropping it rejects the request.
-            return Ok(());
         }
         let new_cq = |device: &Context, size| self.ways.new_cq(device, size);
         let accepted =
@@ -144,5 +151,90 @@ impl<W: Ways> Intake<W> {
             Err(Error::Refused { errno, .. }) if errno != libc::ENOMEM => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::easy::Connector;
+    use crate::{ConnParam, Host, PortSpace, Qpn};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    struct Plain;
+
+    impl Ways for Plain {
+        type Settled = Connection;
+
+        fn new_cq(&self, device: &Context, size: u32) -> Result<CompletionQueue> {
+            crate::easy::connection::plain_cq(device, size)
+        }
+
+        fn settle(&self, connection: Connection) -> Result<Connection> {
+            connection.id.move_to_own_channel("accept")?;
+            Ok(connection)
+        }
+    }
+
+    /// Any number of peers that ask and do not confirm keep nobody out: the oldest of them goes.
+    #[test]
+    fn peers_that_do_not_confirm_make_room_for_those_that_do() {
+        const ROOM: usize = 3;
+        let host = Host::private().unwrap();
+        let (channel, theirs) = (
+            EventChannel::new(&host).unwrap(),
+            EventChannel::new(&host).unwrap(),
+        );
+        let listener = Identifier::new(&channel, PortSpace::TCP).unwrap();
+        listener.bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().unwrap();
+        let next = || theirs.get_event_timeout(LONG).unwrap().expect("an event");
+        let silent: Vec<_> = (1..=2 * ROOM as u32)
+            .map(|number| {
+                let id = Identifier::new(&theirs, PortSpace::TCP).unwrap();
+                id.resolve_addr(None, address, LONG).unwrap();
+                assert!(matches!(next(), Event::AddressResolved { .. }));
+                id.resolve_route(LONG).unwrap();
+                assert!(matches!(next(), Event::RouteResolved { .. }));
+                // With a queue pair of the program's own the confirmation is the program's.
+                let own = ConnParam::default().external_queue_pair(Qpn::truncate(number), false);
+                id.connect(&own).unwrap();
+                id
+            })
+            .collect();
+        let mut intake = Intake::with_room(Plain, ROOM);
+        let options = ConnectionOptions::new();
+        while intake.turned_away() < ROOM as u64 {
+            assert!(!matches!(
+                intake.accept(&channel, &options).unwrap(),
+                Found::This(_)
+            ));
+        }
+        let connecting = {
+            let host = host.clone();
+            std::thread::spawn(move || Connector::new(&host).connect(address))
+        };
+        let accepted = loop {
+            if let Found::This(connection) = intake.accept(&channel, &options).unwrap() {
+                break connection;
+            }
+        };
+        let connected = connecting.join().unwrap().unwrap();
+        assert_eq!(
+            accepted.id.peer_addr().unwrap(),
+            connected.id.local_addr().unwrap()
+        );
+        assert_eq!(intake.turned_away(), ROOM as u64 + 1);
+        // The oldest were told.
+        let mut rejected = Vec::new();
+        while rejected.len() <= ROOM {
+            if let Event::Rejected { id, .. } = next() {
+                rejected.push(id);
+            }
+        }
+        assert_eq!(rejected, silent[..=ROOM]);
     }
 }

@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Accepts connections on an address.
 ///
 /// A peer that asks and then does not confirm holds up nobody: connections are made side by side, 4096 of them at most, and
-/// come out of [`accept`](Self::accept) in the order in which they are established. What is beyond that number is rejected
-/// and [counted](Self::turned_away). Several threads may accept at once.
+/// come out of [`accept`](Self::accept) in the order in which they are established. Beyond that number the one that has
+/// waited longest for its peer is rejected and [counted](Self::turned_away). Several threads may accept at once.
 #[doc(alias = "rdma_create_ep")]
 pub struct Listener {
     id: Identifier,
@@ -125,7 +125,7 @@ impl Listener {
             .reject(RejReason::CONSUMER_DEFINED, private_data)
     }
 
-    /// How many requests were rejected because too many connections were in the making.
+    /// How many connections were rejected, the oldest first, because too many were in the making.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.lock().turned_away()
