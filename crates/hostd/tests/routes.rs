@@ -294,15 +294,20 @@ fn static_neighbours_and_vlans_are_honoured() {
         run(&there(
             "ip neigh replace 192.0.2.1 lladdr 02:00:00:00:00:01 nud permanent dev v2",
         ));
-        let there_and_back = |to: SocketAddr, qp_num: u32| {
+        let there_and_back = |to: SocketAddr, qp_num: u32, meanwhile: &[String]| {
             let id = channel.resolve(2, to);
             channel.connect(id, qp_num, b"hello");
             channel.expect(CONNECT_RESPONSE);
             channel.call(client::establish(id));
+            for line in meanwhile {
+                run(line);
+                let nothing = channel.try_call(client::get_event()).unwrap_err();
+                assert_eq!(nothing.errno, EAGAIN, "{line}");
+            }
             channel.call(client::disconnect(id));
             channel.expect(DISCONNECTED);
         };
-        there_and_back(to, 0x20_0003);
+        there_and_back(to, 0x20_0003, &[]);
 
         // The VLAN's interface is a device of its own, and what goes to its addresses goes through it.
         let way = if has_vlan { "v1.5" } else { "v1" };
@@ -334,7 +339,18 @@ fn static_neighbours_and_vlans_are_honoured() {
             ));
         }
         let before = sent();
-        there_and_back(LISTEN[1].parse().unwrap(), 0x20_0005);
+        // A neighbour that moves and a route that changes are no events: whether the peer is still there, its answers say.
+        let moves = [
+            format!("ip route replace 198.51.100.2 dev {way}"),
+            format!(
+                "ip neigh replace 198.51.100.2 lladdr 02:00:00:00:00:99 nud permanent dev {way}"
+            ),
+            format!(
+                "ip neigh replace 198.51.100.2 lladdr 02:00:00:00:00:02 nud permanent dev {way}"
+            ),
+            "ip route del 198.51.100.2".to_owned(),
+        ];
+        there_and_back(LISTEN[1].parse().unwrap(), 0x20_0005, &moves);
         // REQ, RTU and DREQ.
         assert!(sent() >= before + 3);
         writeln!(server.stdin.as_mut().unwrap()).unwrap();
