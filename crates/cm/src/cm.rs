@@ -68,7 +68,8 @@ pub struct Cm {
 /// A place in the connection table. The generation grows when the place is used again.
 struct Entry {
     generation: u32,
-    conn: Option<Conn>,
+    /// Apart, so that an empty place takes no room: the table never gets shorter.
+    conn: Option<Box<Conn>>,
 }
 
 impl Cm {
@@ -107,6 +108,13 @@ impl Cm {
     /// end must be where the REQ came from.
     pub fn set_local_gids(&mut self, gids: impl IntoIterator<Item = Gid>) {
         self.local_gids = gids.into_iter().collect();
+    }
+
+    /// Gives up memory that was needed at a busier time.
+    pub fn shrink_to_fit(&mut self) {
+        self.index.shrink_to_fit();
+        self.out.transmits.shrink_to_fit();
+        self.out.events.shrink_to_fit();
     }
 
     /// A fresh random PSN, to start a queue pair at.
@@ -500,7 +508,7 @@ impl Cm {
     fn conn(&self, id: ConnId) -> Option<&Conn> {
         let entry = self.conns.get(id.slot as usize)?;
         if entry.generation == id.generation {
-            entry.conn.as_ref()
+            entry.conn.as_deref()
         } else {
             None
         }
@@ -516,7 +524,7 @@ impl Cm {
     }
 
     fn at(&self, slot: Slot) -> Option<&Conn> {
-        self.conns.get(slot as usize)?.conn.as_ref()
+        self.conns.get(slot as usize)?.conn.as_deref()
     }
 
     /// Makes a connection, with a comm id that no live connection has.
@@ -536,10 +544,10 @@ impl Cm {
             slot,
             generation: entry.generation,
         };
-        entry.conn = Some(Conn::new(
+        entry.conn = Some(Box::new(Conn::new(
             base(id, local_comm_id, own_tid),
             State::Idle { peer: None },
-        ));
+        )));
         self.index.insert_local_id(local_comm_id, slot);
         self.live += 1;
         id
@@ -582,7 +590,7 @@ impl Cm {
         slot: Slot,
         f: impl FnOnce(State, &mut Cx<'_>) -> (State, R),
     ) -> Option<R> {
-        let conn = self.conns.get_mut(slot as usize)?.conn.as_mut()?;
+        let conn = self.conns.get_mut(slot as usize)?.conn.as_deref_mut()?;
         let was_half_open = conn.state.is_half_open();
         let state = std::mem::replace(&mut conn.state, State::Idle { peer: None });
         let mut cx = Cx {

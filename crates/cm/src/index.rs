@@ -38,6 +38,13 @@ impl Index {
         }
     }
 
+    pub(crate) fn shrink_to_fit(&mut self) {
+        self.by_local_id.shrink_to_fit();
+        self.by_remote_id.shrink_to_fit();
+        self.by_remote_qpn.shrink_to_fit();
+        self.by_sidr_request.shrink_to_fit();
+    }
+
     pub(crate) fn local_id(&self, id: CommId) -> Option<Slot> {
         self.by_local_id.get(&id).copied()
     }

@@ -86,6 +86,11 @@ impl Cma {
         self.drop_memberships(id);
     }
 
+    /// Gives up memory that was needed at a busier time.
+    pub fn shrink_to_fit(&mut self) {
+        self.cm.shrink_to_fit();
+    }
+
     // ---- channels ----
 
     /// Creates an event channel.

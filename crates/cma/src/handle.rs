@@ -78,7 +78,8 @@ pub(crate) struct Table<T> {
 #[derive(Debug)]
 struct Slot<T> {
     generation: u32,
-    value: Option<T>,
+    /// Apart, so that an empty place takes no room: the table never gets shorter.
+    value: Option<Box<T>>,
 }
 
 impl<T> Table<T> {
@@ -99,7 +100,7 @@ impl<T> Table<T> {
         self.len += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            slot.value = Some(value);
+            slot.value = Some(Box::new(value));
             return Key {
                 index,
                 generation: slot.generation,
@@ -109,7 +110,7 @@ impl<T> Table<T> {
             u32::try_from(self.slots.len()).expect("tables are bounded far below 2^32 entries");
         self.slots.push(Slot {
             generation: 1,
-            value: Some(value),
+            value: Some(Box::new(value)),
         });
         Key {
             index,
@@ -120,7 +121,7 @@ impl<T> Table<T> {
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let slot = self.slots.get(key.index as usize)?;
         if slot.generation == key.generation {
-            slot.value.as_ref()
+            slot.value.as_deref()
         } else {
             None
         }
@@ -129,7 +130,7 @@ impl<T> Table<T> {
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation == key.generation {
-            slot.value.as_mut()
+            slot.value.as_deref_mut()
         } else {
             None
         }
@@ -147,12 +148,12 @@ impl<T> Table<T> {
             slot.generation = next;
             self.free.push(key.index);
         }
-        Some(value)
+        Some(*value)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let value = slot.value.as_ref()?;
+            let value = slot.value.as_deref()?;
             let index = u32::try_from(index).ok()?;
             Some((
                 Key {

@@ -10,10 +10,12 @@
 //!   qp1.rs       management datagrams: packets, checks, pacing, the short cut within the host
 //!   network.rs   the real port or an in-memory host: slots, routes
 //!   devices.rs   one soft device per interface
+//!   ebb.rs       when memory goes back to the system
 //! ```
 
 mod clients;
 mod devices;
+mod ebb;
 mod event_loop;
 mod identity;
 mod network;

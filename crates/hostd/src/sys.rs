@@ -40,6 +40,15 @@ pub(crate) fn termination_signals() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Gives free memory of the heap back to the system, where the C library can.
+pub(crate) fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointer and touches free memory only; it may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// A descriptor of the process at the other end of a connected Unix socket, which becomes readable when that process
 /// ends. The process is the one that connected, even if its number has been given to another meanwhile.
 pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {

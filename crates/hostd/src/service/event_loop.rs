@@ -2,6 +2,7 @@
 
 use super::clients::{self, Client, Grant};
 use super::devices::Found;
+use super::ebb::Ebb;
 use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
@@ -49,6 +50,7 @@ pub(super) struct Service {
     signals: Option<OwnedFd>,
     end: End,
     idle_since: Instant,
+    ebb: Ebb,
     /// When to look again whether slots that are held can be renewed.
     settle_at: Option<Time>,
     pub(super) stopping: bool,
@@ -113,6 +115,7 @@ impl Service {
             signals: None,
             end,
             idle_since: Instant::now(),
+            ebb: Ebb::default(),
             settle_at: None,
             stopping: false,
             ports_are_free: unprivileged.is_ok_and(|text| text.trim() == "0"),
@@ -187,6 +190,7 @@ impl Service {
             let timeout = if patience.is_some() {
                 Some(Duration::ZERO)
             } else {
+                self.give_memory_back();
                 self.wait()
             };
             self.counters.sleeps += u64::from(timeout != Some(Duration::ZERO));
@@ -224,6 +228,15 @@ impl Service {
         {
             // The descriptor is ours and the buffer is right: nothing else is possible, and going on would spin.
             panic!("epoll_wait: {errno}");
+        }
+    }
+
+    /// On the way into a sleep, after a crowd has gone. In a program of somebody else the heap is not ours to trim.
+    fn give_memory_back(&mut self) {
+        if self.end != End::WithFirstClient && self.ebb.has_come(self.ucm.ids()) {
+            self.ucm.shrink_to_fit();
+            self.qp1.shrink_to_fit();
+            sys::trim_heap();
         }
     }
 

@@ -88,6 +88,12 @@ impl Qp1 {
         }
     }
 
+    /// Gives up memory that was needed at a busier time.
+    pub(super) fn shrink_to_fit(&mut self) {
+        self.within.shrink_to_fit();
+        self.waiting.shrink_to_fit();
+    }
+
     /// Sends a datagram: to this host itself without leaving the service, a connection request to another host when it
     /// is its turn, anything else at once.
     pub(super) fn send(&mut self, now: Time, port: &Port, datagram: Datagram, within_host: bool) {

@@ -190,6 +190,11 @@ impl Ucm {
         None
     }
 
+    /// Gives up memory that was needed at a busier time.
+    pub fn shrink_to_fit(&mut self) {
+        self.cma.shrink_to_fit();
+    }
+
     // ---- the outside world ----
 
     /// The identifiers behind the numbers, to look at.
