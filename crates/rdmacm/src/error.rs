@@ -177,17 +177,22 @@ pub enum Error {
         /// The call, by its name in this crate.
         call: &'static str,
     },
+    /// The group was left before.
+    #[error("leave: the group was left before")]
+    AlreadyLeft,
     /// The call waits until the identifier's events are acknowledged, and the calling thread itself holds some of them:
     /// it would wait for itself.
     #[error(
-        "{call}: the calling thread holds {} of this identifier ({}); acknowledge or drop first",
-        hint::events(.events.len()), .events.join(", ")
+        "{call}: the calling thread holds {} of this identifier ({}){}",
+        hint::events(.events.len()), .events.join(", "), hint::held(*.done)
     )]
     EventHeldByCaller {
         /// The call, by its name in this crate.
         call: &'static str,
         /// The names of the events.
         events: Vec<&'static str>,
+        /// What has happened all the same: "been destroyed"; `None`: nothing has changed.
+        done: Option<&'static str>,
     },
     /// The identifier's deadline passed while somebody held events of it. It has moved, or is destroyed, all the same;
     /// what was missing, a later `migrate` or `close` waits for.
@@ -228,7 +233,7 @@ pub enum Error {
     },
     /// No device yet.
     #[error(
-        "{call}: no device is bound yet; bind to a specific address or resolve an address first"
+        "{call}: the identifier has no device yet; resolve an address, or bind to an address that is neither a wildcard nor loopback"
     )]
     NoDevice {
         /// The call, by its name in this crate.
@@ -266,8 +271,8 @@ pub enum Error {
         /// The identifier's type.
         wanted: QpType,
     },
-    /// A resource count is more than the device can.
-    #[error("{call}: {name} is {given}, the device can {max}")]
+    /// A resource count is more than the device allows.
+    #[error("{call}: {name} is {given}, the device allows {max}")]
     MoreThanDevice {
         /// The call, by its name in this crate.
         call: &'static str,
@@ -352,7 +357,7 @@ impl Error {
             Self::ReceiveFailed { .. } => libc::EIO,
             Self::ServiceRefused { .. } => libc::ECONNREFUSED,
             Self::JoinFailed { status, .. } => status.wrapping_abs(),
-            Self::Closed { .. } => libc::ENOENT,
+            Self::Closed { .. } | Self::AlreadyLeft => libc::ENOENT,
             #[cfg(feature = "tokio")]
             Self::NoRuntime { .. } => libc::EINVAL,
             #[cfg(feature = "tokio")]

@@ -31,6 +31,14 @@ pub(crate) fn events(count: usize) -> String {
     format!("{count} event{}", if count == 1 { "" } else { "s" })
 }
 
+/// What follows for a thread that holds events of its own.
+pub(crate) fn held(done: Option<&'static str>) -> String {
+    done.map_or_else(
+        || String::from("; acknowledge or drop first"),
+        |done| format!(", so they were not waited for; the identifier has {done} all the same"),
+    )
+}
+
 /// What is behind a rejection, as far as its reason tells (IBA Vol. 1 ch. 12, REJ, reason codes).
 pub(crate) fn rejected(reason: RejReason, peer: Option<SocketAddr>) -> String {
     let text = match reason {

@@ -198,7 +198,8 @@ impl Identifier {
 
     /// Binds to a local address and port; port 0 takes a free one.
     ///
-    /// A specific address that is not loopback binds the identifier to that address's device.
+    /// A specific address that is not loopback binds the identifier to that address's device. A wildcard or loopback address
+    /// leaves it without one until an address is resolved, as with the kernel's RDMA CM.
     ///
     /// # Errors
     /// [`Error::Refused`], by errno: `EADDRNOTAVAIL` no such local address, or the port is held with a wildcard address;
@@ -365,7 +366,8 @@ impl Identifier {
         )
     }
 
-    /// How long `connect` may take altogether, at least 1 ms: then comes [`Unreachable`](crate::Event::Unreachable).
+    /// How long `connect` may take altogether, rounded up to whole milliseconds, 1 at least and about 49 days at most: then
+    /// comes [`Unreachable`](crate::Event::Unreachable).
     /// Before `connect`. Without it, the host's value: as long as the retries take, 74 s.
     ///
     /// # Errors

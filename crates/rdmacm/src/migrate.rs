@@ -95,7 +95,7 @@ impl Identifier {
     }
 
     fn move_to(&self, call: &'static str, target: &Arc<Channel>) -> Result<()> {
-        self.check_holds_no_event(call)?;
+        self.check_holds_no_event(call, None)?;
         self.move_until(call, target, self.deadline())
     }
 
@@ -141,7 +141,8 @@ impl Identifier {
     }
 
     /// Destroys the identifier and waits until every event of it is acknowledged. Other handles and events may still
-    /// exist; their calls fail with [`Error::Closed`], and so does a synchronous one that waits in another thread. Dropping the last handle does the same without waiting.
+    /// exist; their calls fail with [`Error::Closed`], and so does a synchronous one that waits in another thread. Dropping
+    /// the last handle does the same without waiting.
     ///
     /// # Errors
     /// [`Error::EventHeldByCaller`]: the identifier is destroyed, but not waited for, since the calling thread itself
@@ -153,8 +154,9 @@ impl Identifier {
     #[doc(alias = "rdma_destroy_id")]
     pub fn close(self) -> Result<()> {
         const CALL: &str = "close";
+        const DESTROYED: &str = "been destroyed";
         let shared = &*self.0;
-        let held = self.check_holds_no_event(CALL);
+        let held = self.check_holds_no_event(CALL, Some(DESTROYED));
         let debts = {
             let bound = shared
                 .channel
@@ -172,15 +174,15 @@ impl Identifier {
             shared.ledger.close_account(bound.serial, reported.0)
         };
         held?;
-        self.wait_acknowledged(CALL, &debts, self.deadline(), "been destroyed")
+        self.wait_acknowledged(CALL, &debts, self.deadline(), DESTROYED)
     }
 
-    fn check_holds_no_event(&self, call: &'static str) -> Result<()> {
+    fn check_holds_no_event(&self, call: &'static str, done: Option<&'static str>) -> Result<()> {
         let events = self.0.ledger.held_by_caller();
         if events.is_empty() {
             Ok(())
         } else {
-            Err(Error::EventHeldByCaller { call, events })
+            Err(Error::EventHeldByCaller { call, events, done })
         }
     }
 }

@@ -54,8 +54,9 @@ pub(crate) struct Membership {
 pub(crate) const ACCOUNT: u64 = 0;
 
 impl Identifier {
-    /// Joins a multicast group, on the device the identifier is bound to: after [`bind_addr`](Self::bind_addr) to an address of
-    /// a device, or after address resolution. Followed by [`MulticastJoin`](crate::Event::MulticastJoin) with what datagrams
+    /// Joins a multicast group, on the device the identifier is bound to: after [`bind_addr`](Self::bind_addr) to an address
+    /// that is neither a wildcard nor loopback, or after address resolution (of the group's address, where nothing else is
+    /// wanted). Followed by [`MulticastJoin`](crate::Event::MulticastJoin) with what datagrams
     /// to the group are addressed with, or by [`MulticastError`](crate::Event::MulticastError).
     ///
     /// On RoCE a group is an IP multicast group; the port of `group` has no meaning, and the scope of an IPv6 address must
@@ -157,7 +158,8 @@ impl Multicast {
     /// fetched are waited for.
     ///
     /// # Errors
-    /// [`Error::EventHeldByCaller`]: nothing has changed. [`Error::Closed`]: left before, or the identifier is closed.
+    /// [`Error::EventHeldByCaller`]: nothing has changed. [`Error::AlreadyLeft`]. [`Error::Closed`]: the identifier is, which has ended the
+    /// membership.
     /// [`Error::Unacknowledged`] at the identifier's [deadline](Identifier::set_deadline): the group is left.
     /// [`Error::Refused`] with `ENXIO` after a device removal.
     ///
@@ -169,14 +171,18 @@ impl Multicast {
         let membership = &*self.0;
         let events = membership.ledger.held_by_caller();
         if !events.is_empty() {
-            return Err(Error::EventHeldByCaller { call: CALL, events });
+            return Err(Error::EventHeldByCaller {
+                call: CALL,
+                events,
+                done: None,
+            });
         }
         let shared = &membership.id.0;
         let debts = {
             let channel = shared.bound();
             shared.check_open(CALL)?;
             if membership.left.swap(true, Ordering::AcqRel) {
-                return Err(Error::Closed { call: CALL });
+                return Err(Error::AlreadyLeft);
             }
             membership.detach();
             let number = membership

@@ -17,8 +17,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 impl Identifier {
-    /// The device the identifier is bound to: after binding to an address of a device, after address resolution, and on the
-    /// passive side from the beginning.
+    /// The device the identifier is bound to: after binding to an address that is neither a wildcard nor loopback, after
+    /// address resolution, and on the passive side from the beginning.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: not bound to one yet.

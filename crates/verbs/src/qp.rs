@@ -16,21 +16,22 @@ use crate::error::{Error, PostError};
 use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
 
-/// Kind and sizes of a queue pair.
+/// Kind and sizes of a queue pair. What is more than the device's [`limits`](crate::DeviceInfo::limits) is refused with both
+/// numbers.
 #[doc(alias = "ibv_qp_init_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInitAttr {
     /// The transport service: connected ([`QpType::Rc`]) or datagrams ([`QpType::Ud`]).
     pub qp_type: QpType,
-    /// Depth of the send queue.
+    /// Depth of the send queue, at most `max_qp_wr`.
     pub max_send_wr: u32,
-    /// Depth of the receive queue.
+    /// Depth of the receive queue, at most `max_qp_wr`.
     pub max_recv_wr: u32,
-    /// Buffers of one send.
+    /// Buffers of one send, at most `max_sge`.
     pub max_send_sge: u32,
-    /// Buffers of one receive.
+    /// Buffers of one receive, at most `max_sge`.
     pub max_recv_sge: u32,
-    /// Bytes of inline data of one send.
+    /// Bytes of inline data of one send, at most `max_inline_data`.
     pub max_inline_data: u32,
     /// Every send gives a completion, also those posted unsignaled.
     pub sq_sig_all: bool,

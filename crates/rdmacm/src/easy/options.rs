@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// How long the host may take for one resolution; a deadline may end the wait before.
 pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The depths of a connection's queues.
+/// The depths of a connection's, or a datagram socket's, queues: at most
+/// [`max_qp_wr`](oarlock_verbs::DeviceLimits::max_qp_wr) of the device, 64 by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueSizes {

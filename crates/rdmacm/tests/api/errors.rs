@@ -158,12 +158,35 @@ fn every_error_tells_its_values() {
         (Error::Closed { call }, libc::ENOENT, &["connect", "closed"]),
         (
             Error::EventHeldByCaller {
-                call: "close",
+                call: "migrate",
                 events: events.clone(),
+                done: None,
             },
             libc::EDEADLK,
-            &["close", "2 events", ESTABLISHED, DISCONNECTED],
+            &[
+                "migrate",
+                "2 events",
+                ESTABLISHED,
+                DISCONNECTED,
+                "drop first",
+            ],
         ),
+        (
+            Error::EventHeldByCaller {
+                call: "close",
+                events: events.clone(),
+                done: Some("been destroyed"),
+            },
+            libc::EDEADLK,
+            &[
+                "close",
+                "2 events",
+                ESTABLISHED,
+                DISCONNECTED,
+                "has been destroyed all the same",
+            ],
+        ),
+        (Error::AlreadyLeft, libc::ENOENT, &["leave", "left before"]),
         (
             Error::Unacknowledged {
                 call: "close",

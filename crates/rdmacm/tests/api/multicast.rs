@@ -55,6 +55,8 @@ fn members_receive_what_is_sent_to_the_group() {
         assert_eq!(received.src_qp, sockets[0].queue_pair.qpn());
     }
     members[1].leave().unwrap();
+    let again = members[1].leave().unwrap_err();
+    assert!(matches!(again, Error::AlreadyLeft), "{again}");
     send(&sockets[0], &group, b"to those who stayed");
     for number in [0, 2] {
         let received = sockets[number].receive();

@@ -41,7 +41,7 @@ pub(in crate::explain) const CHANNELS: &[Rule] = &[
         "rdma_migrate_id(3)",
     ),
     rule(
-        &["migrate_id", "destroy_id"],
+        &["migrate_id", "destroy_id", "leave_multicast"],
         EDEADLK,
         &["EventHeldByCaller"],
         "the calling thread holds an unacknowledged event of the identifier, for which the call would wait",

@@ -116,7 +116,7 @@ pub(in crate::explain) const DATAGRAMS: &[Rule] = &[
     rule(
         &["leave_multicast"],
         ENOENT,
-        &["UnknownJoin", "UnknownMulticast"],
+        &["UnknownJoin", "UnknownMulticast", "AlreadyLeft"],
         "there is no such membership (any more)",
         UCMA,
     ),
