@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,11 @@ pub(crate) struct Channel {
     acknowledged: Mutex<HashMap<u32, u32>>,
     /// How many calls of the synchronous identifier wait here.
     waits: AtomicUsize,
+    /// Told the uid of an identifier that reports here and is closed.
+    on_close: OnceLock<OnClose>,
 }
+
+pub(crate) type OnClose = Box<dyn Fn(u64) + Send + Sync>;
 
 /// A channel on which nothing happens for so long tells what was acknowledged.
 pub(crate) const QUIET: Duration = Duration::from_millis(20);
@@ -203,11 +207,29 @@ impl Channel {
             private_to,
             acknowledged: Mutex::default(),
             waits: AtomicUsize::new(0),
+            on_close: OnceLock::new(),
         }))
     }
 
     pub(crate) fn token(&self) -> u64 {
         self.client.token()
+    }
+
+    /// Calls `told` with the uid of each identifier that is closed while it reports here. Set once.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn on_close(&self, told: OnClose) {
+        let is_first = self.on_close.set(told).is_ok();
+        debug_assert!(is_first, "a channel has one reader of this kind");
+    }
+
+    /// Ends the waits of an identifier that has just been closed.
+    pub(crate) fn closed(&self, uid: u64) {
+        if self.private_to == Some(uid) {
+            self.end_waits();
+        }
+        if let Some(told) = self.on_close.get() {
+            told(uid);
+        }
     }
 
     /// Whether a call of the synchronous identifier waits here, which the next event ends.

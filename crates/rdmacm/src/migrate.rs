@@ -141,7 +141,7 @@ impl Identifier {
     }
 
     /// Destroys the identifier and waits until every event of it is acknowledged. Other handles and events may still
-    /// exist; their calls fail with [`Error::Closed`], and so does a synchronous one that waits in another thread. Dropping
+    /// exist; their calls fail with [`Error::Closed`], and so does one that waits, in another thread or task. Dropping
     /// the last handle does the same without waiting.
     ///
     /// # Errors
@@ -168,9 +168,7 @@ impl Identifier {
             shared.lock_queue_pair().take();
             let command = client::destroy_id(shared.number);
             let reported = command::ask(&shared.host, CALL, bound.token(), command)?;
-            if bound.private_to == Some(shared.uid) {
-                bound.end_waits();
-            }
+            bound.closed(shared.uid);
             shared.ledger.close_account(bound.serial, reported.0)
         };
         held?;

@@ -156,7 +156,7 @@ pub(crate) fn peer_of(event: Event) -> Option<Result<UdParam>> {
 }
 
 impl Awaited {
-    fn call(self) -> &'static str {
+    pub(crate) fn call(self) -> &'static str {
         match self {
             Self::AddressResolved => "resolve_addr",
             Self::RouteResolved => "resolve_route",

@@ -13,6 +13,7 @@ use oarlock_hostd::Host;
 use oarlock_verbs::Context;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -55,6 +56,12 @@ impl AsyncHost {
         let channel = EventChannel::new(host)?;
         let readable = AsyncEventChannel::new(channel.clone())?;
         let mailboxes = Arc::new(Mailboxes::default());
+        let weak = Arc::downgrade(&mailboxes);
+        channel.inner.on_close(Box::new(move |uid| {
+            if let Some(mailboxes) = weak.upgrade() {
+                mailboxes.wake(uid);
+            }
+        }));
         let runtime = Handle::current();
         let reader = runtime.spawn(read(readable, Arc::clone(&mailboxes)));
         Ok(Self {
@@ -193,6 +200,14 @@ impl Mailboxes {
         })
     }
 
+    /// Has whoever waits for the identifier's events look again.
+    fn wake(&self, uid: u64) {
+        let mailbox = self.lock().get(&uid).cloned();
+        if let Some(mailbox) = mailbox {
+            mailbox.arrived.notify_waiters();
+        }
+    }
+
     /// Nothing is under way from the channel to a mailbox while this is held.
     pub(super) fn hold(&self) -> MutexGuard<'_, ()> {
         self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
@@ -257,19 +272,43 @@ impl Mailboxes {
 pub(super) struct Mailbox {
     events: Mutex<VecDeque<Event>>,
     arrived: Notify,
+    /// How many calls wait for an event.
+    waits: AtomicUsize,
+}
+
+/// One call that waits, until it is done or dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waits: &'a AtomicUsize) -> Self {
+        waits.fetch_add(1, Ordering::AcqRel);
+        Self(waits)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Mailbox {
-    /// The next event. Takes and returns it in one step.
-    pub(super) async fn next(&self, mailboxes: &Mailboxes) -> Result<Event> {
+    /// The next event. Takes and returns it in one step. `check` says whether one can still come.
+    pub(super) async fn next(&self, check: impl Fn() -> Result<()>) -> Result<Event> {
+        let _waiting = Waiting::new(&self.waits);
         loop {
             let arrived = self.arrived.notified();
             if let Some(event) = self.take() {
                 return Ok(event);
             }
-            mailboxes.check()?;
+            check()?;
             arrived.await;
         }
+    }
+
+    /// Whether a call waits for the next event.
+    pub(super) fn is_waited_on(&self) -> bool {
+        self.waits.load(Ordering::Acquire) > 0
     }
 
     fn take(&self) -> Option<Event> {

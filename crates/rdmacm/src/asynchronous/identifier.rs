@@ -126,13 +126,22 @@ impl AsyncIdentifier {
     /// The next event that no call has waited for: the end of the connection, the outcome of a call that was cancelled.
     ///
     /// # Errors
-    /// [`Error::ServiceGone`]; [`Error::RuntimeGone`].
+    /// [`Error::ServiceGone`]; [`Error::RuntimeGone`]; [`Error::Closed`], as from every call that waits, when another handle
+    /// of the identifier is [closed](Identifier::close).
     ///
     /// # Cancellation
     /// Safe: an event is taken and returned in one step.
     #[doc(alias = "rdma_get_cm_event")]
     pub async fn next_event(&self) -> Result<Event> {
-        self.mailbox.next(self.host.mailboxes()).await
+        self.event("next_event").await
+    }
+
+    async fn event(&self, call: &'static str) -> Result<Event> {
+        let can_come = || {
+            self.id.0.check_open(call)?;
+            self.host.mailboxes().check()
+        };
+        self.mailbox.next(can_come).await
     }
 
     /// As [`Identifier::resolve_addr`], and waits for the outcome.
@@ -207,7 +216,7 @@ impl AsyncIdentifier {
     pub async fn resolve_peer(&self, private_data: &[u8]) -> Result<UdParam> {
         self.id.ask_for_peer("resolve_peer", private_data)?;
         loop {
-            if let Some(outcome) = peer_of(self.next_event().await?) {
+            if let Some(outcome) = peer_of(self.event("resolve_peer").await?) {
                 return outcome;
             }
         }
@@ -227,23 +236,26 @@ impl AsyncIdentifier {
     pub async fn join_multicast(&self, group: SocketAddr, kind: JoinKind) -> Result<Multicast> {
         let multicast = self.id.begin_join(group, kind)?;
         loop {
-            if let Some(outcome) = multicast.outcome(self.next_event().await?) {
+            if let Some(outcome) = multicast.outcome(self.event("join_multicast").await?) {
                 return outcome.map(|()| multicast);
             }
         }
     }
 
-    /// As [`Identifier::disconnect`], and waits until the connection is down.
+    /// As [`Identifier::disconnect`], and waits until the connection is down. It does not wait while another call of the
+    /// identifier does: there is one event, and it ends that call ([`Error::DisconnectedEarly`], or as what
+    /// [`next_event`](Self::next_event) gives).
     ///
     /// # Errors
     /// As [`Identifier::disconnect`].
     ///
     /// # Cancellation
-    /// Safe: the disconnection goes on. A second call waits for it, too.
+    /// Safe: the disconnection goes on, and a second call waits for it.
     #[doc(alias = "rdma_disconnect")]
     pub async fn disconnect(&self) -> Result<()> {
+        let is_waited_on = self.mailbox.is_waited_on();
         self.id.disconnect()?;
-        if self.id.0.was_disconnected() {
+        if self.id.0.was_disconnected() || is_waited_on {
             return Ok(());
         }
         self.outcome(Awaited::Disconnected).await
@@ -251,7 +263,7 @@ impl AsyncIdentifier {
 
     async fn outcome(&self, awaited: Awaited) -> Result<()> {
         loop {
-            if let Some(outcome) = awaited.outcome(self.next_event().await?) {
+            if let Some(outcome) = awaited.outcome(self.event(awaited.call()).await?) {
                 return outcome;
             }
         }

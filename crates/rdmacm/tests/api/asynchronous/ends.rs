@@ -8,6 +8,7 @@ use oarlock_rdmacm::{
     PortSpace,
 };
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
@@ -132,4 +133,72 @@ fn acknowledgements_reach_the_service() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
+}
+
+/// Public faults 2 and 9: closing an identifier ends the call that waits in another task, whatever it waits for.
+#[test]
+fn closing_ends_a_call_that_waits() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let listener = AsyncListener::bind(&on_host, any_port())
+            .unwrap()
+            .options(small());
+        let address = listener.local_addr().unwrap();
+        for _ in 0..20 {
+            let id = resolved(&on_host, address).await;
+            let handle = id.id().clone();
+            let waiting = tokio::spawn(async move { id.connect(&external(1)).await.unwrap_err() });
+            // The request has arrived, so the call waits.
+            let child = listener.get_request().await.unwrap();
+            handle.close().unwrap();
+            let error = waiting.await.unwrap();
+            assert!(
+                matches!(error, Error::Closed { call: "connect" }),
+                "{error:?}"
+            );
+            drop(child);
+            // It may be closed before it waits.
+            let id = AsyncIdentifier::new(&on_host, PortSpace::TCP).unwrap();
+            let handle = id.id().clone();
+            let waiting = tokio::spawn(async move { id.next_event().await.unwrap_err() });
+            handle.close().unwrap();
+            let error = waiting.await.unwrap();
+            assert!(matches!(error, Error::Closed { .. }), "{error:?}");
+        }
+    });
+}
+
+/// Public fault 27: an attempt that another task withdraws ends once, in the call that waits for it.
+#[test]
+fn a_disconnect_ends_the_call_that_waits_and_does_not_wait_itself() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let listener = AsyncListener::bind(&on_host, any_port())
+            .unwrap()
+            .options(small());
+        let address = listener.local_addr().unwrap();
+        for _ in 0..20 {
+            let id = Arc::new(resolved(&on_host, address).await);
+            let waiting = tokio::spawn({
+                let id = Arc::clone(&id);
+                async move { id.connect(&external(1)).await.unwrap_err() }
+            });
+            let child = listener.get_request().await.unwrap();
+            id.disconnect().await.unwrap();
+            let error = waiting.await.unwrap();
+            assert!(
+                matches!(error, Error::DisconnectedEarly { .. }),
+                "{error:?}"
+            );
+            id.disconnect().await.unwrap();
+            drop(child);
+        }
+    });
+}
+
+async fn resolved(host: &AsyncHost, address: std::net::SocketAddr) -> AsyncIdentifier {
+    let id = AsyncIdentifier::new(host, PortSpace::TCP).unwrap();
+    id.resolve_addr(None, address, LONG).await.unwrap();
+    id.resolve_route(LONG).await.unwrap();
+    id
 }
