@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
+use oarlock_port::fork;
 use oarlock_port::pcap::Capture;
 use oarlock_port::{Batch, Port};
 use oarlock_transport::{QpAttr, QpState};
@@ -104,6 +105,7 @@ pub(crate) struct Core {
     standing_back: AtomicBool,
     lead: Lead,
     start: Instant,
+    fork_generation: u32,
     counters: Counters,
 }
 
@@ -144,6 +146,7 @@ impl Endpoint {
             standing_back: AtomicBool::new(false),
             lead: Lead::new()?,
             start: Instant::now(),
+            fork_generation: fork::generation(),
             counters: Counters::default(),
         };
         Ok(Arc::new(Self {
@@ -227,6 +230,15 @@ impl Core {
 
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.wake
+    }
+
+    /// Refuses what a forked child asks for, before it touches a lock that another thread of the parent may have held.
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
+        if fork::generation() == self.fork_generation {
+            Ok(())
+        } else {
+            Err(Error::Forked)
+        }
     }
 
     pub(crate) fn is_gone(&self) -> bool {

@@ -97,6 +97,9 @@ pub enum Error {
     /// The host service has died; nothing can be sent or received.
     #[error("device fatal: the host service is gone")]
     DeviceFatal,
+    /// This process is a forked child of the one that the queue pair belongs to.
+    #[error("the queue pair belongs to the parent of this forked process: open a host of its own")]
+    Forked,
     /// No slot of the port could be had.
     #[error("no slot of the RoCEv2 port: {source}")]
     NoPort {

@@ -201,6 +201,7 @@ impl Qp {
     /// Error and Reset.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
+        self.core().check_not_forked()?;
         let device = self.shared.pd.context().device();
         if attr.mask.contains(AttrMask::PORT) && attr.port_num != device.port_num {
             let only = device.port_num.into();
@@ -231,9 +232,10 @@ impl Qp {
     /// Posts a send; packets leave from this thread, as far as the window allows.
     ///
     /// # Errors
-    /// `QueuePair`: state, depth, number of elements or length, with the limit.
+    /// `QueuePair`: state, depth, number of elements or length, with the limit. `Forked`.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendWr<'_>) -> Result<(), Error> {
+        self.core().check_not_forked()?;
         self.core()
             .with_qp(&self.shared, |inner| inner.transport.post_send(request))?;
         Ok(())
@@ -242,9 +244,10 @@ impl Qp {
     /// Posts buffers for one message.
     ///
     /// # Errors
-    /// `QueuePair`: state, depth or number of elements, with the limit.
+    /// `QueuePair`: state, depth or number of elements, with the limit. `Forked`.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, request: &RecvWr<'_>) -> Result<(), Error> {
+        self.core().check_not_forked()?;
         self.core()
             .with_qp(&self.shared, |inner| inner.transport.post_recv(request))?;
         Ok(())
@@ -258,12 +261,13 @@ impl Qp {
     ///
     /// # Errors
     /// `NotUd`. `NotMulticast`. `TooManyGroups`: a limit of the system. `CannotJoin`: the system refuses, for example
-    /// because the interface is gone. `DeviceFatal`.
+    /// because the interface is gone. `DeviceFatal`. `Forked`.
     ///
     /// # Blocking
     /// Never.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
+        self.core().check_not_forked()?;
         let group = self.group("attach_multicast", group)?;
         self.core().attach_multicast(group, &self.shared)
     }

@@ -65,6 +65,10 @@ fn child(host: &Host, active: &Connection) -> i32 {
         Identifier::synchronous(host, PortSpace::TCP).is_err_and(is_forked),
     );
     check(4, active.id.disconnect().is_err_and(is_forked));
+    let refused = active.queue_pair.post_send(SendRequest::inline(1, b"x"));
+    check(6, refused.is_err());
+    let buffer = Buffer::new(&active.pd, 64).unwrap();
+    check(7, active.queue_pair.post_recv(9, buffer).is_err());
     // A host of its own is whole.
     let own = Host::private().unwrap();
     let (near, far) = connected(&own);

@@ -266,6 +266,12 @@ pub const DEVIATIONS: &[Deviation] = &[
         "nothing would ever arrive",
     ),
     row(
+        "port space IPOIB on Ethernet",
+        "refuses it on devices whose link is Ethernet: BIND to an address answers EINVAL",
+        "identifiers of port space IPOIB work as those of UDP do, with service IDs of their own",
+        "a soft device takes every port space, so that programs for either link can be tried",
+    ),
+    row(
         "SET_OPTION, level 0x6f61726c",
         "answers ENOSYS",
         "an RNR timer, the CM's response timeout and retries, and a deadline for CONNECT can be set for one identifier",

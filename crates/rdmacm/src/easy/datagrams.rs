@@ -171,10 +171,17 @@ impl DatagramSocket {
 
     /// Private data for peers that resolve this address, at most
     /// [`MAX_DATAGRAM_REPLY_PRIVATE_DATA`](crate::MAX_DATAGRAM_REPLY_PRIVATE_DATA) bytes.
-    #[must_use]
-    pub fn greeting(mut self, data: impl Into<Vec<u8>>) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::PrivateDataTooLong`].
+    pub fn greeting(mut self, data: impl Into<Vec<u8>>) -> Result<Self> {
         self.greeting = data.into();
-        self
+        let (given, max) = (self.greeting.len(), crate::MAX_DATAGRAM_REPLY_PRIVATE_DATA);
+        if given > max {
+            let call = "DatagramSocket::greeting";
+            return Err(Error::PrivateDataTooLong { call, given, max });
+        }
+        Ok(self)
     }
 
     /// The longest that one `resolve`, `join` or `receive` may wait.

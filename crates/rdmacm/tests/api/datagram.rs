@@ -333,7 +333,19 @@ fn sockets_find_each_other() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         DatagramSocket::bind(&host, any).unwrap().deadline(LONG)
     };
-    let (one, other) = (bind(), bind().greeting(b"the other".to_vec()));
+    let (one, other) = (bind(), bind().greeting(b"the other").unwrap());
+    let error = bind().greeting([0; 137]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::PrivateDataTooLong {
+                given: 137,
+                max: 136,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let (address_of_one, address_of_other) = (one.local_addr(), other.local_addr());
     let theirs = std::thread::spawn(move || {
         let peer = other.resolve(address_of_one).unwrap();
