@@ -66,7 +66,7 @@ impl Outcome {
 }
 
 /// Counters of the hosts that go into the summary.
-const COUNTERS: [&str; 19] = [
+pub(crate) const COUNTERS: [&str; 19] = [
     "cm_mra_sent",
     "cm_mra_received",
     "cm_lap_sent",
