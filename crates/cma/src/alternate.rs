@@ -61,10 +61,7 @@ impl Cma {
             });
         }
         let params = AlternatePathParams {
-            response_timeout: ident
-                .options
-                .cm_response_timeout
-                .unwrap_or(self.config.cm_response_timeout),
+            response_timeout: ident.options.cm_response_timeout(&self.config),
             ..AlternatePathParams::new(path)
         };
         self.cm

@@ -9,7 +9,7 @@ use crate::lookup::Lookups;
 use crate::multicast::Multicasts;
 use crate::ports::Ports;
 use crate::{
-    Backlog, ChannelId, Config, Counter, Counters, DeviceRef, Error, Event, EventKind, Id,
+    Backlog, ChannelId, Config, Counter, Counters, Device, DeviceRef, Error, Event, EventKind, Id,
     IdOption, Lookup, QpType, Query, State,
 };
 use oarlock_cm::{Cm, ConnId, Seed, Transmit};
@@ -398,6 +398,19 @@ impl Cma {
             ident if ident.state == State::DeviceRemoval => Err(Error::DeviceRemoved { call }),
             ident => Ok(ident),
         }
+    }
+
+    /// The device that an identifier is bound to.
+    pub(crate) fn device_of(
+        &self,
+        call: &'static str,
+        ident: &Identifier,
+    ) -> Result<&Device, Error> {
+        let device = ident.device.and_then(|index| self.devices.get(index));
+        device.ok_or(Error::NoDevice {
+            call,
+            state: ident.state,
+        })
     }
 
     // ---- events ----

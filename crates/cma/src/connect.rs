@@ -69,13 +69,9 @@ impl Cma {
             },
             ece: param.ece,
             private_data: with_header(&header, &param.private_data),
-            response_timeout: options
-                .cm_response_timeout
-                .unwrap_or(self.config.cm_response_timeout),
-            max_cm_retries: options.max_cm_retries.unwrap_or(self.config.max_cm_retries),
-            deadline: options
-                .connect_deadline
-                .unwrap_or(self.config.connect_deadline),
+            response_timeout: options.cm_response_timeout(&self.config),
+            max_cm_retries: options.max_cm_retries(&self.config),
+            deadline: options.connect_deadline(&self.config),
             ..base
         };
         let cm = self
@@ -401,11 +397,7 @@ impl Cma {
     }
 
     pub(crate) fn limits(&self, call: &'static str, ident: &Identifier) -> Result<Limits, Error> {
-        let device = ident.device.and_then(|index| self.devices.get(index));
-        device.map(|device| device.limits).ok_or(Error::NoDevice {
-            call,
-            state: ident.state,
-        })
+        Ok(self.device_of(call, ident)?.limits)
     }
 
     /// Refuses what leads to further events while the channel is full.

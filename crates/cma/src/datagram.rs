@@ -32,9 +32,7 @@ impl Cma {
             });
         }
         check_private_data(call, &param.private_data, PRIVATE_DATA_UD_CONNECT)?;
-        let state = ident.state;
-        let device = ident.device.and_then(|index| self.devices.get(index));
-        let device = device.ok_or(Error::NoDevice { call, state })?;
+        let device = self.device_of(call, ident)?;
         let sgid_index = device
             .sgid_index(path.av.local)
             .ok_or(Error::PathSource { gid: path.av.local })?;
@@ -44,13 +42,9 @@ impl Cma {
         let request = SidrParams {
             pkey: path.pkey,
             private_data: with_header(header, &param.private_data),
-            response_timeout: options
-                .cm_response_timeout
-                .unwrap_or(self.config.cm_response_timeout),
-            max_cm_retries: options.max_cm_retries.unwrap_or(self.config.max_cm_retries),
-            deadline: options
-                .connect_deadline
-                .unwrap_or(self.config.connect_deadline),
+            response_timeout: options.cm_response_timeout(&self.config),
+            max_cm_retries: options.max_cm_retries(&self.config),
+            deadline: options.connect_deadline(&self.config),
             ..SidrParams::new(path.av, path.service_id)
         };
         let cm = self

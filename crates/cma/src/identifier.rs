@@ -3,7 +3,7 @@
 use crate::channel::Place;
 use crate::lookup::LookupToken;
 use crate::ports::Claim;
-use crate::{Alternate, AlternateState, ChannelId, Id, McId, Path, QpType, State};
+use crate::{Alternate, AlternateState, ChannelId, Config, Id, McId, Path, QpType, State};
 use oarlock_cm::ConnId;
 use oarlock_wire::{
     AddressVector, Gid, IbTimeout, PortSpace, Psn, QKey, Qpn, RetryCount, RnrTimer, Time,
@@ -138,6 +138,22 @@ pub(crate) struct Options {
     pub(crate) cm_response_timeout: Option<IbTimeout>,
     pub(crate) max_cm_retries: Option<u8>,
     pub(crate) connect_deadline: Option<Option<Duration>>,
+}
+
+/// What the identifier asks of the CM, else what the host is configured for.
+impl Options {
+    pub(crate) fn cm_response_timeout(&self, config: &Config) -> IbTimeout {
+        self.cm_response_timeout
+            .unwrap_or(config.cm_response_timeout)
+    }
+
+    pub(crate) fn max_cm_retries(&self, config: &Config) -> u8 {
+        self.max_cm_retries.unwrap_or(config.max_cm_retries)
+    }
+
+    pub(crate) fn connect_deadline(&self, config: &Config) -> Option<Duration> {
+        self.connect_deadline.unwrap_or(config.connect_deadline)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -216,10 +216,7 @@ impl Cma {
         let call = "join_multicast";
         let ident = self.working(call, id)?;
         let state = ident.state;
-        let device = ident
-            .device
-            .and_then(|index| self.devices.get(index))
-            .ok_or(Error::NoDevice { call, state })?;
+        let device = self.device_of(call, ident)?;
         if !matches!(state, State::AddrBound | State::AddrResolved) {
             return Err(Error::WrongState {
                 call,

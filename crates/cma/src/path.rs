@@ -18,10 +18,7 @@ impl Cma {
         let call = "set_path";
         let ident = self.working(call, id)?;
         let state = ident.state;
-        let device = ident
-            .device
-            .and_then(|index| self.devices.get(index))
-            .ok_or(Error::NoDevice { call, state })?;
+        let device = self.device_of(call, ident)?;
         let (State::AddrResolved, Some(resolution), Some(remote)) =
             (state, ident.resolution, ident.remote)
         else {

@@ -26,14 +26,7 @@ impl Cma {
     pub fn init_qp_attr(&mut self, id: Id, state: QpState) -> Result<QpAttr, Error> {
         let call = "init_qp_attr";
         let ident = self.working(call, id)?;
-        let no_device = Error::NoDevice {
-            call,
-            state: ident.state,
-        };
-        let device = ident
-            .device
-            .and_then(|index| self.devices.get(index))
-            .ok_or(no_device)?;
+        let device = self.device_of(call, ident)?;
         if ident.qp_type == QpType::UD {
             let port_num = device.port_num;
             return self.datagram_recipe(id, state, port_num);
