@@ -26,10 +26,15 @@ pub enum QpType {
     /// Reliable connection: one peer, every message arrives once and in order, or the connection fails.
     #[default]
     Rc = 2,
-    /// Unreliable connection. No engine implements it yet: it is named, and refused.
+    /// Unreliable connection: one peer, messages arrive in order or not at all.
     Uc = 3,
     /// Unreliable datagram: each message is one packet to a destination of its own, and may be lost.
     Ud = 4,
+    /// The sending half of an extended reliable connection: each message names a shared receive queue of the peer
+    /// (IBA Vol. 1 Annex A14).
+    XrcInitiator = 9,
+    /// The receiving half: messages go to the shared receive queues of its XRC domain.
+    XrcTarget = 10,
 }
 
 impl fmt::Display for QpType {
@@ -38,6 +43,8 @@ impl fmt::Display for QpType {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::XrcInitiator => "XRC_SEND",
+            Self::XrcTarget => "XRC_RECV",
         })
     }
 }
@@ -85,6 +92,8 @@ bitflags! {
         const STATE = 1 << 0;
         /// `current_state`
         const CUR_STATE = 1 << 1;
+        /// `sqd_notify`
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// `access`
         const ACCESS_FLAGS = 1 << 3;
         /// `pkey`: the index is looked up by the caller.
@@ -107,15 +116,23 @@ bitflags! {
         const RQ_PSN = 1 << 12;
         /// `max_rd_atomic`
         const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// Alternate path: refused, since a soft device's path is the operating system's affair.
+        const ALT_PATH = 1 << 14;
         /// `min_rnr_timer`
         const MIN_RNR_TIMER = 1 << 15;
         /// `sq_psn`
         const SQ_PSN = 1 << 16;
         /// `max_dest_rd_atomic`
         const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// Path migration state: refused, as the alternate path.
+        const PATH_MIG_STATE = 1 << 18;
+        /// Sizes of the queues: refused, they are fixed when the queue pair is made.
+        const CAP = 1 << 19;
         /// `dest_qpn`
         const DEST_QPN = 1 << 20;
-        // Bits without a name (alternate path, path migration, ...) are kept, and refused by every transition.
+        /// Packet pacing: refused.
+        const RATE_LIMIT = 1 << 25;
+        // Bits without a name are kept, and refused by every transition.
         const _ = !0;
     }
 }
@@ -127,16 +144,25 @@ impl fmt::Display for AttrMask {
 }
 
 bitflags! {
-    /// What the remote side may do. The bits are those of `enum ibv_access_flags`.
+    /// What may be done with a region or window, and what the remote side may do with a queue pair's. The bits are those
+    /// of `enum ibv_access_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct AccessFlags: u32 {
+        /// The device may write: receives, results of READs and atomics.
+        const LOCAL_WRITE = 1 << 0;
         /// RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;
         /// RDMA READ.
         const REMOTE_READ = 1 << 2;
         /// Atomics.
         const REMOTE_ATOMIC = 1 << 3;
-        // Local rights and later extensions: kept, without meaning for a queue pair.
+        /// Memory windows may be bound to the region.
+        const MW_BIND = 1 << 4;
+        /// Addresses in the region or window count from 0.
+        const ZERO_BASED = 1 << 5;
+        /// Pages need not exist when the region is registered.
+        const ON_DEMAND = 1 << 6;
+        // Later extensions: kept, and refused where they would have to mean something.
         const _ = !0;
     }
 }
@@ -150,6 +176,8 @@ pub struct QpAttr {
     pub state: QpState,
     /// The state the caller believes the queue pair to be in.
     pub current_state: QpState,
+    /// Raise [`QpEvent::SqDrained`](crate::QpEvent::SqDrained) when the send queue has drained: with a transition to Sqd.
+    pub sqd_notify: bool,
     /// What the remote side may do.
     pub access: AccessFlags,
     /// The partition key (the entry of the port's table that the caller's index names).
@@ -190,6 +218,7 @@ impl Default for QpAttr {
             mask: AttrMask::empty(),
             state: QpState::Reset,
             current_state: QpState::Reset,
+            sqd_notify: false,
             access: AccessFlags::empty(),
             pkey: PKey::DEFAULT,
             port_num: 1,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use oarlock_wire::Qpn;
+use oarlock_wire::{Qpn, RKey, Srqn};
 
 /// The outcome of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,10 @@ pub struct Completion {
     pub pkey_index: u16,
     /// The service level of the received datagram, 4 bits; 0 for everything else.
     pub sl: u8,
+    /// The key that the received SEND with invalidate took away.
+    pub invalidated: Option<RKey>,
+    /// The shared receive queue that an XRC message was for.
+    pub srqn: Option<Srqn>,
 }
 
 impl Completion {
@@ -54,6 +58,8 @@ impl Completion {
             has_grh: false,
             pkey_index: 0,
             sl: 0,
+            invalidated: None,
+            srqn: None,
         }
     }
 
@@ -89,8 +95,12 @@ impl WcStatus {
     pub const LOC_PROT_ERR: Self = Self(4);
     /// The queue pair entered the error state before the request was done.
     pub const WR_FLUSH_ERR: Self = Self(5);
+    /// A memory window could not be bound.
+    pub const MW_BIND_ERR: Self = Self(6);
     /// An unexpected response.
-    pub const BAD_RESP_ERR: Self = Self(8);
+    pub const BAD_RESP_ERR: Self = Self(7);
+    /// A receive of a WRITE with immediate met memory that may not be accessed so.
+    pub const LOC_ACCESS_ERR: Self = Self(8);
     /// The responder found the request invalid.
     pub const REM_INV_REQ_ERR: Self = Self(9);
     /// The responder's memory may not be accessed so.
@@ -114,7 +124,9 @@ impl WcStatus {
             Self::LOC_QP_OP_ERR => "local QP operation error",
             Self::LOC_PROT_ERR => "local protection error",
             Self::WR_FLUSH_ERR => "work request flushed",
+            Self::MW_BIND_ERR => "memory window bind error",
             Self::BAD_RESP_ERR => "bad response",
+            Self::LOC_ACCESS_ERR => "local access error",
             Self::REM_INV_REQ_ERR => "remote invalid request",
             Self::REM_ACCESS_ERR => "remote access error",
             Self::REM_OP_ERR => "remote operational error",
@@ -147,6 +159,20 @@ pub struct WcOpcode(pub u32);
 impl WcOpcode {
     /// A SEND, with or without immediate.
     pub const SEND: Self = Self(0);
+    /// An RDMA WRITE, with or without immediate.
+    pub const RDMA_WRITE: Self = Self(1);
+    /// An RDMA READ.
+    pub const RDMA_READ: Self = Self(2);
+    /// A compare-and-swap.
+    pub const COMP_SWAP: Self = Self(3);
+    /// A fetch-and-add.
+    pub const FETCH_ADD: Self = Self(4);
+    /// A memory window was bound.
+    pub const BIND_MW: Self = Self(5);
+    /// A local invalidate.
+    pub const LOCAL_INV: Self = Self(6);
     /// A received SEND, with or without immediate.
     pub const RECV: Self = Self(128);
+    /// A received RDMA WRITE with immediate: no bytes in the buffers.
+    pub const RECV_RDMA_WITH_IMM: Self = Self(129);
 }

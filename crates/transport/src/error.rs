@@ -2,7 +2,7 @@
 
 use oarlock_wire::{Gid, Mtu, Qpn};
 
-use crate::attr::{AttrMask, QpState};
+use crate::attr::{AttrMask, QpState, QpType};
 
 /// A call that was refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -107,6 +107,14 @@ pub enum Error {
         given: u64,
         /// What the port carries.
         mtu: Mtu,
+    },
+    /// This kind of queue pair has no such operation.
+    #[error("{operation} is no operation of {qp_type} queue pairs")]
+    OperationNotSupported {
+        /// Name of the operation.
+        operation: &'static str,
+        /// What the queue pair is.
+        qp_type: QpType,
     },
     /// A send on a UD queue pair has to say where to.
     #[error("a send on a UD queue pair needs a destination")]

@@ -11,16 +11,16 @@ mod timers;
 use std::collections::VecDeque;
 
 use oarlock_wire::base::TransportClass;
-use oarlock_wire::{AddressVector, Bth, Opcode, Packet, Qpn, Time, WireErrorKind};
+use oarlock_wire::{AddressVector, Bth, Opcode, Packet, PacketHeader, Qpn, Time, WireErrorKind};
 
-use crate::attr::{AttrMask, QpAttr, QpState, RC_TRANSITIONS, check_transition};
+use crate::attr::{AttrMask, QpAttr, QpState, QpType, RC_TRANSITIONS, check_transition};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::packet::{PacketBuf, Transmit, pkeys_match};
 use crate::queue::{PsnRange, RecvQueue, RecvWqe, SendQueue, SendWqe};
-use crate::work::{RecvWr, SendWr};
+use crate::work::{RecvWr, SendOp, SendWr};
 use requester::Requester;
 use responder::Responder;
 
@@ -79,6 +79,15 @@ pub enum QpEvent {
     CommEst,
     /// The peer sent an invalid request; the queue pair is in the error state.
     RequestError,
+    /// The peer wanted memory that it may not access so; the queue pair is in the error state.
+    AccessError,
+    /// The send queue has drained: state Sqd has been entered with [`QpAttr::sqd_notify`], and every request that was begun
+    /// has completed.
+    SqDrained,
+    /// The queue pair uses a shared receive queue, is in the error state, and takes no more buffers of it.
+    LastWqeReached,
+    /// The queue pair is in the error state by the fault of neither program.
+    Fatal,
 }
 
 /// The longest message (IBA Vol. 1 ch. 9 "Message size").
@@ -288,6 +297,12 @@ impl Rc {
                 state: self.state,
             });
         }
+        if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) {
+            return Err(Error::OperationNotSupported {
+                operation: wr.op.name(),
+                qp_type: QpType::Rc,
+            });
+        }
         if wr.ud.is_some() {
             return Err(Error::UnexpectedDestination);
         }
@@ -368,13 +383,7 @@ impl Rc {
                 if matches!(error.kind, WireErrorKind::UnsupportedOpcode(_)) =>
             {
                 let bth = Bth::parse(header);
-                let packet = Packet {
-                    bth,
-                    deth: None,
-                    aeth: None,
-                    immdt: None,
-                    payload: &[],
-                };
+                let packet = PacketHeader::new(bth).packet(&[]);
                 self.handle_packet(now, from, &packet, memory);
             }
             (Err(_), _) => self.counters.count(Counter::DroppedMalformed),

@@ -21,7 +21,7 @@ use oarlock_wire::{
     AddressVector, Bth, Deth, Gid, Grh, ImmDt, Mtu, Opcode, Packet, PacketHeader, Psn, QKey, Qpn,
 };
 
-use crate::attr::{AttrMask, QpAttr, QpState, UD_TRANSITIONS, check_transition};
+use crate::attr::{AttrMask, QpAttr, QpState, QpType, UD_TRANSITIONS, check_transition};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
@@ -209,6 +209,12 @@ impl Ud {
             return Err(Error::WrongState {
                 call: "post_send",
                 state: self.state,
+            });
+        }
+        if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) {
+            return Err(Error::OperationNotSupported {
+                operation: wr.op.name(),
+                qp_type: QpType::Ud,
             });
         }
         let to = wr.ud.ok_or(Error::NoDestination)?;
@@ -410,8 +416,8 @@ impl Ud {
 
     fn header(&self, wqe: &SendWqe<UdDestination>) -> PacketHeader {
         let (opcode, immdt) = match wqe.op {
-            SendOp::Send => (Opcode::UD_SEND_ONLY, None),
             SendOp::SendWithImm(imm) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm))),
+            _ => (Opcode::UD_SEND_ONLY, None),
         };
         let to = &wqe.way;
         let bth = Bth {

@@ -386,6 +386,7 @@ impl QueuePair {
                 solicited: request.solicited,
                 fence: request.fence,
                 ud: request.to,
+                xrc_srqn: None,
             };
             self.inner.device.post_send(&request)
         });

@@ -6,7 +6,7 @@
 //!  IPv4 or IPv6   not built here; the ICRC covers its fixed fields
 //!  UDP            destination port 4791
 //!  BTH            12 bytes                      [`base::Bth`]
-//!  extended       what the opcode calls for     [`base::Deth`] [`base::Aeth`] [`base::ImmDt`]
+//!  extended       what the opcode calls for     [`base`], one header a file
 //!  payload        and its padding to 4 bytes    [`packet`] puts the headers together
 //!  ICRC           4 bytes, little endian        [`icrc`]
 //! ```
@@ -49,7 +49,10 @@ pub mod pretty;
 pub mod time;
 pub mod units;
 
-pub use base::{Aeth, Bth, Deth, Grh, ImmDt, NakCode, Opcode, RnrTimer, Syndrome};
+pub use base::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Grh, Ieth, ImmDt, NakCode, Opcode, Reth, RnrTimer,
+    Syndrome, XrcEth,
+};
 pub use cm::{
     AlternatePath, Apr, Ari, AriTooLong, CmMessage, Drep, Dreq, Ece, Lap, MessageKind, Mra,
     PathFields, PrivateData, PrivateDataTooLong, Rej, Rep, Req, Rtu, SidrRep, SidrReq,
@@ -61,7 +64,7 @@ pub use packet::{Packet, PacketHeader};
 pub use time::{Time, earliest};
 pub use units::{
     AddressVector, AprStatus, CommId, FlowLabel, Gid, Guid, IbTimeout, LKey, Lid, Mtu, PKey, Psn,
-    QKey, Qpn, RKey, Rate, RejReason, RetryCount, ServiceId, SidrStatus, TransactionId,
+    QKey, Qpn, RKey, Rate, RejReason, RetryCount, ServiceId, SidrStatus, Srqn, TransactionId,
     TransportService,
 };
 

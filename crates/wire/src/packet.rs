@@ -1,14 +1,16 @@
 //! Whole packets: the headers that an opcode calls for, payload and padding, without the ICRC.
 //!
 //! ```text
-//!  BTH  [DETH]  [AETH]  [ImmDt]  payload  padding to 4 bytes
+//!  BTH  [DETH]  [XRCETH]  [RETH]  [AtomicETH]  [AETH]  [AtomicAckETH]  [ImmDt]  [IETH]  payload  padding to 4 bytes
 //! ```
 
-use crate::base::{Aeth, Bth, Deth, ImmDt};
+use crate::base::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ExtendedHeaders, Ieth, ImmDt, Reth, XrcEth,
+};
 use crate::error::{WireError, WireErrorKind};
 
 /// The longest headers that [`PacketHeader::emit`] writes.
-pub const MAX_HEADER_LEN: usize = Bth::LEN + Deth::LEN + Aeth::LEN + ImmDt::LEN;
+pub const MAX_HEADER_LEN: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
 /// The bytes that pad a payload of `payload_len` to a multiple of 4.
 #[must_use]
@@ -23,10 +25,20 @@ pub struct PacketHeader {
     pub bth: Bth,
     /// The datagram header, for UD opcodes.
     pub deth: Option<Deth>,
-    /// The acknowledgement header, for acknowledgements.
+    /// The shared receive queue, for requests of XRC.
+    pub xrceth: Option<XrcEth>,
+    /// Address, key and length, for the first packet of a WRITE and for READ requests.
+    pub reth: Option<Reth>,
+    /// The operands of an atomic request.
+    pub atomic_eth: Option<AtomicEth>,
+    /// The acknowledgement header, for responses that acknowledge.
     pub aeth: Option<Aeth>,
+    /// The value before an atomic operation, for its response.
+    pub atomic_ack_eth: Option<AtomicAckEth>,
     /// The immediate data, for opcodes with immediate.
     pub immdt: Option<ImmDt>,
+    /// The key to take away, for a SEND with invalidate.
+    pub ieth: Option<Ieth>,
 }
 
 impl PacketHeader {
@@ -36,8 +48,13 @@ impl PacketHeader {
         Self {
             bth,
             deth: None,
+            xrceth: None,
+            reth: None,
+            atomic_eth: None,
             aeth: None,
+            atomic_ack_eth: None,
             immdt: None,
+            ieth: None,
         }
     }
 
@@ -46,6 +63,33 @@ impl PacketHeader {
     pub const fn with_deth(self, deth: Deth) -> Self {
         Self {
             deth: Some(deth),
+            ..self
+        }
+    }
+
+    /// With an XRCETH.
+    #[must_use]
+    pub const fn with_xrceth(self, xrceth: XrcEth) -> Self {
+        Self {
+            xrceth: Some(xrceth),
+            ..self
+        }
+    }
+
+    /// With a RETH.
+    #[must_use]
+    pub const fn with_reth(self, reth: Reth) -> Self {
+        Self {
+            reth: Some(reth),
+            ..self
+        }
+    }
+
+    /// With an AtomicETH.
+    #[must_use]
+    pub const fn with_atomic_eth(self, atomic_eth: AtomicEth) -> Self {
+        Self {
+            atomic_eth: Some(atomic_eth),
             ..self
         }
     }
@@ -59,12 +103,47 @@ impl PacketHeader {
         }
     }
 
+    /// With an AtomicAckETH.
+    #[must_use]
+    pub const fn with_atomic_ack_eth(self, atomic_ack_eth: AtomicAckEth) -> Self {
+        Self {
+            atomic_ack_eth: Some(atomic_ack_eth),
+            ..self
+        }
+    }
+
     /// With an ImmDt.
     #[must_use]
     pub const fn with_immdt(self, immdt: ImmDt) -> Self {
         Self {
             immdt: Some(immdt),
             ..self
+        }
+    }
+
+    /// With an IETH.
+    #[must_use]
+    pub const fn with_ieth(self, ieth: Ieth) -> Self {
+        Self {
+            ieth: Some(ieth),
+            ..self
+        }
+    }
+
+    /// A packet with these headers and `payload`.
+    #[must_use]
+    pub const fn packet<'a>(&self, payload: &'a [u8]) -> Packet<'a> {
+        Packet {
+            bth: self.bth,
+            deth: self.deth,
+            xrceth: self.xrceth,
+            reth: self.reth,
+            atomic_eth: self.atomic_eth,
+            aeth: self.aeth,
+            atomic_ack_eth: self.atomic_ack_eth,
+            immdt: self.immdt,
+            ieth: self.ieth,
+            payload,
         }
     }
 
@@ -76,11 +155,26 @@ impl PacketHeader {
         if self.deth.is_some() {
             len += Deth::LEN;
         }
+        if self.xrceth.is_some() {
+            len += XrcEth::LEN;
+        }
+        if self.reth.is_some() {
+            len += Reth::LEN;
+        }
+        if self.atomic_eth.is_some() {
+            len += AtomicEth::LEN;
+        }
         if self.aeth.is_some() {
             len += Aeth::LEN;
         }
+        if self.atomic_ack_eth.is_some() {
+            len += AtomicAckEth::LEN;
+        }
         if self.immdt.is_some() {
             len += ImmDt::LEN;
+        }
+        if self.ieth.is_some() {
+            len += Ieth::LEN;
         }
         len
     }
@@ -94,13 +188,7 @@ impl PacketHeader {
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, WireError> {
         let opcode = self.bth.opcode;
         let wanted = opcode.extended_headers().ok_or(unsupported(opcode.0))?;
-        if (wanted.deth, wanted.aeth, wanted.immdt)
-            != (
-                self.deth.is_some(),
-                self.aeth.is_some(),
-                self.immdt.is_some(),
-            )
-        {
+        if self.extended_headers() != wanted {
             return Err(WireError::new(
                 "packet",
                 "extended headers",
@@ -141,16 +229,44 @@ impl PacketHeader {
         Ok(needed)
     }
 
+    const fn extended_headers(&self) -> ExtendedHeaders {
+        ExtendedHeaders {
+            deth: self.deth.is_some(),
+            xrceth: self.xrceth.is_some(),
+            reth: self.reth.is_some(),
+            atomic_eth: self.atomic_eth.is_some(),
+            aeth: self.aeth.is_some(),
+            atomic_ack_eth: self.atomic_ack_eth.is_some(),
+            immdt: self.immdt.is_some(),
+            ieth: self.ieth.is_some(),
+        }
+    }
+
     fn write(&self, pad: u8, writer: &mut Writer<'_>) -> Option<()> {
         Bth { pad, ..self.bth }.emit(writer.next()?);
         if let Some(deth) = self.deth {
             deth.emit(writer.next()?);
         }
+        if let Some(xrceth) = self.xrceth {
+            xrceth.emit(writer.next()?);
+        }
+        if let Some(reth) = self.reth {
+            reth.emit(writer.next()?);
+        }
+        if let Some(atomic_eth) = self.atomic_eth {
+            atomic_eth.emit(writer.next()?);
+        }
         if let Some(aeth) = self.aeth {
             aeth.emit(writer.next()?);
         }
+        if let Some(atomic_ack_eth) = self.atomic_ack_eth {
+            atomic_ack_eth.emit(writer.next()?);
+        }
         if let Some(immdt) = self.immdt {
             immdt.emit(writer.next()?);
+        }
+        if let Some(ieth) = self.ieth {
+            ieth.emit(writer.next()?);
         }
         Some(())
     }
@@ -163,10 +279,20 @@ pub struct Packet<'a> {
     pub bth: Bth,
     /// The datagram header, for UD opcodes.
     pub deth: Option<Deth>,
-    /// The acknowledgement header, for acknowledgements.
+    /// The shared receive queue, for requests of XRC.
+    pub xrceth: Option<XrcEth>,
+    /// Address, key and length, for the first packet of a WRITE and for READ requests.
+    pub reth: Option<Reth>,
+    /// The operands of an atomic request.
+    pub atomic_eth: Option<AtomicEth>,
+    /// The acknowledgement header, for responses that acknowledge.
     pub aeth: Option<Aeth>,
+    /// The value before an atomic operation, for its response.
+    pub atomic_ack_eth: Option<AtomicAckEth>,
     /// The immediate data, for opcodes with immediate.
     pub immdt: Option<ImmDt>,
+    /// The key to take away, for a SEND with invalidate.
+    pub ieth: Option<Ieth>,
     /// The payload, without its padding.
     pub payload: &'a [u8],
 }
@@ -199,13 +325,38 @@ impl<'a> Packet<'a> {
         } else {
             None
         };
+        let xrceth = if wanted.xrceth {
+            Some(XrcEth::parse(reader.next("XRCETH")?))
+        } else {
+            None
+        };
+        let reth = if wanted.reth {
+            Some(Reth::parse(reader.next("RETH")?))
+        } else {
+            None
+        };
+        let atomic_eth = if wanted.atomic_eth {
+            Some(AtomicEth::parse(reader.next("AtomicETH")?))
+        } else {
+            None
+        };
         let aeth = if wanted.aeth {
             Some(Aeth::parse(reader.next("AETH")?))
         } else {
             None
         };
+        let atomic_ack_eth = if wanted.atomic_ack_eth {
+            Some(AtomicAckEth::parse(reader.next("AtomicAckETH")?))
+        } else {
+            None
+        };
         let immdt = if wanted.immdt {
             Some(ImmDt::parse(reader.next("ImmDt")?))
+        } else {
+            None
+        };
+        let ieth = if wanted.ieth {
+            Some(Ieth::parse(reader.next("IETH")?))
         } else {
             None
         };
@@ -221,8 +372,13 @@ impl<'a> Packet<'a> {
         Ok(Self {
             bth,
             deth,
+            xrceth,
+            reth,
+            atomic_eth,
             aeth,
+            atomic_ack_eth,
             immdt,
+            ieth,
             payload: &reader.rest[..payload_len],
         })
     }
@@ -233,8 +389,13 @@ impl<'a> Packet<'a> {
         PacketHeader {
             bth: self.bth,
             deth: self.deth,
+            xrceth: self.xrceth,
+            reth: self.reth,
+            atomic_eth: self.atomic_eth,
             aeth: self.aeth,
+            atomic_ack_eth: self.atomic_ack_eth,
             immdt: self.immdt,
+            ieth: self.ieth,
         }
     }
 

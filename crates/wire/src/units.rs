@@ -11,7 +11,7 @@ mod timeout;
 pub use address::{AddressVector, Gid, Guid, Lid, PeerAddress};
 pub use code::{AprStatus, Mtu, Rate, RejReason, SidrStatus, TransportService};
 pub use number::{
-    CommId, FlowLabel, LKey, PKey, Psn, QKey, Qpn, RKey, RetryCount, ServiceId, TransactionId,
+    CommId, FlowLabel, LKey, PKey, Psn, QKey, Qpn, RKey, RetryCount, ServiceId, Srqn, TransactionId,
 };
 pub use timeout::IbTimeout;
 

@@ -101,7 +101,7 @@ impl Rc {
         let payload_len = (u64::from(wqe.length) - offset).min(u64::from(self.mtu)) as usize;
         let immdt = match wqe.op {
             SendOp::SendWithImm(imm) if is_last => Some(ImmDt(imm)),
-            SendOp::SendWithImm(_) | SendOp::Send => None,
+            _ => None,
         };
         let fills_window = self.requester.in_flight.len() + 1 == self.config.window;
         let ack_interval = self.config.ack_interval;

@@ -201,20 +201,60 @@ impl Opcode {
         )
     }
 
-    /// The extended headers that follow the BTH, or `None` if they include one that is not implemented.
-    pub(crate) const fn extended_headers(self) -> Option<ExtendedHeaders> {
-        let (deth, aeth, immdt) = match self {
-            Self::RC_SEND_FIRST
-            | Self::RC_SEND_MIDDLE
-            | Self::RC_SEND_LAST
-            | Self::RC_SEND_ONLY => (false, false, false),
-            Self::RC_SEND_LAST_IMM | Self::RC_SEND_ONLY_IMM => (false, false, true),
-            Self::RC_ACKNOWLEDGE => (false, true, false),
-            Self::UD_SEND_ONLY => (true, false, false),
-            Self::UD_SEND_ONLY_IMM => (true, false, true),
-            _ => return None,
+    /// The same operation and position in another transport class: `RC_SEND_ONLY` of UC is `UC_SEND_ONLY`.
+    ///
+    /// ```
+    /// # use oarlock_wire::{Opcode, base::TransportClass};
+    /// let opcode = Opcode::RC_SEND_ONLY.of(TransportClass::Xrc);
+    /// assert_eq!(opcode.to_string(), "XRC_SEND_ONLY");
+    /// assert_eq!(opcode.of(TransportClass::Rc), Opcode::RC_SEND_ONLY);
+    /// ```
+    #[must_use]
+    pub const fn of(self, class: TransportClass) -> Self {
+        let code = match class {
+            TransportClass::Rc => 0,
+            TransportClass::Uc => 1,
+            TransportClass::Rd => 2,
+            TransportClass::Ud => 3,
+            TransportClass::Cnp => 4,
+            TransportClass::Xrc => 5,
+            TransportClass::Other(other) => other & 0b111,
         };
-        Some(ExtendedHeaders { deth, aeth, immdt })
+        Self(code << 5 | self.0 & 0x1F)
+    }
+
+    /// The extended headers that follow the BTH, or `None` if the transport class has no such operation or the opcode is
+    /// not implemented (reliable datagrams).
+    pub(crate) const fn extended_headers(self) -> Option<ExtendedHeaders> {
+        let operation = self.operation();
+        match self.transport() {
+            TransportClass::Rc | TransportClass::Xrc => {}
+            TransportClass::Uc
+                if self.0 & 0x1F <= 0x0B
+                    && matches!(operation, Operation::Send | Operation::RdmaWrite) => {}
+            TransportClass::Ud if matches!(self, Self::UD_SEND_ONLY | Self::UD_SEND_ONLY_IMM) => {}
+            TransportClass::Cnp if self.0 == Self::CNP.0 => return Some(ExtendedHeaders::NONE),
+            _ => return None,
+        }
+        if matches!(operation, Operation::Unknown | Operation::Resync) {
+            return None;
+        }
+        let writes = matches!(operation, Operation::RdmaWrite) && self.position().is_start();
+        let answers_read = matches!(operation, Operation::RdmaReadResponse)
+            && !matches!(self.position(), Position::Middle);
+        let acknowledges_atomic = matches!(operation, Operation::AtomicAcknowledge);
+        Some(ExtendedHeaders {
+            deth: matches!(self.transport(), TransportClass::Ud),
+            xrceth: matches!(self.transport(), TransportClass::Xrc) && !self.is_response(),
+            reth: writes || matches!(operation, Operation::RdmaReadRequest),
+            atomic_eth: matches!(operation, Operation::CompareSwap | Operation::FetchAdd),
+            aeth: answers_read
+                || acknowledges_atomic
+                || matches!(operation, Operation::Acknowledge),
+            atomic_ack_eth: acknowledges_atomic,
+            immdt: self.has_immediate(),
+            ieth: matches!(self.0 & 0x1F, 0x16 | 0x17),
+        })
     }
 
     /// The name of the operation and position, without the transport.
@@ -238,8 +278,26 @@ impl Opcode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ExtendedHeaders {
     pub(crate) deth: bool,
+    pub(crate) xrceth: bool,
+    pub(crate) reth: bool,
+    pub(crate) atomic_eth: bool,
     pub(crate) aeth: bool,
+    pub(crate) atomic_ack_eth: bool,
     pub(crate) immdt: bool,
+    pub(crate) ieth: bool,
+}
+
+impl ExtendedHeaders {
+    const NONE: Self = Self {
+        deth: false,
+        xrceth: false,
+        reth: false,
+        atomic_eth: false,
+        aeth: false,
+        atomic_ack_eth: false,
+        immdt: false,
+        ieth: false,
+    };
 }
 
 const NAMES: [Option<&str>; 32] = [

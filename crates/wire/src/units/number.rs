@@ -78,6 +78,17 @@ impl fmt::Display for Qpn {
 }
 
 narrow! {
+    /// The number of an XRC shared receive queue, 24 bits.
+    Srqn(u32), 24
+}
+
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+narrow! {
     /// A packet sequence number, 24 bits, compared as a serial number.
     ///
     /// There is no `Ord`: of two PSNs, which one comes first depends on the distance between them, not on the values.
