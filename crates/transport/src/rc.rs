@@ -24,9 +24,36 @@ use crate::work::{RecvWr, SendOp, SendWr};
 use requester::Requester;
 use responder::Responder;
 
+/// Which reliable connected service a queue pair gives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum RcKind {
+    /// A reliable connection: both halves.
+    #[default]
+    Rc,
+    /// The sending half of an extended reliable connection: no receives (IBA Vol. 1 Annex A14).
+    XrcInitiator,
+    /// The receiving half: no sends; each message names the shared receive queue that it is for.
+    XrcTarget,
+}
+
+impl RcKind {
+    /// The type of queue pair.
+    #[must_use]
+    pub const fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::Rc,
+            Self::XrcInitiator => QpType::XrcInitiator,
+            Self::XrcTarget => QpType::XrcTarget,
+        }
+    }
+}
+
 /// What a queue pair is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcConfig {
+    /// Which service.
+    pub kind: RcKind,
     /// Its number.
     pub qpn: Qpn,
     /// Depth of the send queue.
@@ -47,6 +74,16 @@ pub struct RcConfig {
     pub max_qp_init_rd_atom: u8,
     /// Request packets on their way at once, 1 to 2^22 (more would outrun the PSNs): keeps a receiver's socket buffer from overflowing.
     pub window: u32,
+    /// Response packets of READs on their way at once, 1 to 2^22: keeps our own socket buffer from overflowing. A longer READ
+    /// is asked for in pieces of half of it, rounded up.
+    pub read_window: u32,
+    /// Receive buffers come from shared receive queues, by [`Memory::take_shared_receive`], and none are posted here. An XRC
+    /// target is always so.
+    pub shared_receives: bool,
+    /// Tells the peer with every acknowledgement how many messages it may send (IBA Vol. 1 ch. 9 "End-to-end flow
+    /// control"). Without it, and with shared receive queues, RNR NAKs regulate alone. What the peer tells is always
+    /// respected.
+    pub flow_control: bool,
     /// Within a message, every how many packets an acknowledgement is asked for, at least 1. The last packet of a
     /// message and the one that fills the window always ask.
     pub ack_interval: u32,
@@ -55,6 +92,7 @@ pub struct RcConfig {
 impl Default for RcConfig {
     fn default() -> Self {
         Self {
+            kind: RcKind::Rc,
             qpn: Qpn::QP0,
             max_send_wr: 128,
             max_recv_wr: 128,
@@ -65,6 +103,9 @@ impl Default for RcConfig {
             max_qp_rd_atom: 128,
             max_qp_init_rd_atom: 128,
             window: 64,
+            read_window: 64,
+            shared_receives: false,
+            flow_control: false,
             ack_interval: 32,
         }
     }
@@ -125,6 +166,8 @@ impl Rc {
     pub fn new(config: RcConfig) -> Self {
         let config = RcConfig {
             window: config.window.clamp(1, MAX_WINDOW),
+            read_window: config.read_window.clamp(1, MAX_WINDOW),
+            shared_receives: config.shared_receives || config.kind == RcKind::XrcTarget,
             ack_interval: config.ack_interval.max(1),
             ..config
         };
