@@ -43,8 +43,15 @@ rig_down() {
 in_guest() {
   command=$next_command; next_command=$((next_command + 1))
   # The guest's programs do not end by themselves when their peer is lost.
-  echo "timeout -s KILL ${limit:-40} $1" >"$share/$command.new"
+  printf '%s\n' "$1" >"$share/$command.sh.text"
+  echo "exec timeout -s KILL ${limit:-60} sh /host/$command.sh.text" >"$share/$command.new"
   mv "$share/$command.new" "$share/$command.sh"
+}
+# guest_gid ADDRESS: the index of that address in the guest's table, in $index; GID text as the kernel writes it.
+guest_gid() {
+  in_guest "for f in /sys/class/infiniband/rxe0/ports/1/gids/*; do [ \"\$(cat \$f)\" != $1 ] || basename \$f; done"
+  guest_done "$command"; index=$(head -n 1 "$share/$command.out")
+  [ -n "$index" ] || fail "the guest has no GID $1"
 }
 # guest_done NUMBER: waits for its exit status, then in $s; what it said is $share/NUMBER.out.
 guest_done() {
