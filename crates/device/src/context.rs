@@ -1,19 +1,25 @@
 //! An opened device: its description, its tables of memory regions, its events.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::{Duration, SystemTime};
 
-use oarlock_wire::{Gid, Guid, IbTimeout, Mtu, Qpn};
+use oarlock_transport::Counters;
+use oarlock_wire::{Gid, Guid, Mtu, Qpn, Time};
 
 use crate::cq::CqShared;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::event::AsyncEvent;
-use crate::locks::lock;
+use crate::event::{AsyncEvent, DeviceChange, SrqId};
+use crate::locks::{lock, read, write};
 use crate::mr::RegionTable;
 use crate::queue::EventQueue;
+
+mod limits;
+
+pub(crate) use limits::MAX_QP;
+pub use limits::{AtomicCapability, Capabilities, DeviceLimits};
 
 /// What a device is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,45 +52,6 @@ impl DeviceInfo {
     }
 }
 
-/// Limits of a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceLimits {
-    /// Queue pairs of this process.
-    pub max_qp: u32,
-    /// Outstanding requests of one queue.
-    pub max_qp_wr: u32,
-    /// Scatter/gather elements of one request.
-    pub max_sge: u32,
-    /// Bytes of inline data.
-    pub max_inline_data: u32,
-    /// Completions that one completion queue holds.
-    pub max_cqe: u32,
-    /// Memory regions.
-    pub max_mr: u32,
-    /// Outstanding reads and atomics as responder.
-    pub max_qp_rd_atom: u8,
-    /// Outstanding reads and atomics as requester.
-    pub max_qp_init_rd_atom: u8,
-    /// How long an acknowledgement takes at most.
-    pub local_ca_ack_delay: IbTimeout,
-}
-
-impl Default for DeviceLimits {
-    fn default() -> Self {
-        Self {
-            max_qp: MAX_QP,
-            max_qp_wr: 16_384,
-            max_sge: 32,
-            max_inline_data: 1024,
-            max_cqe: 1 << 20,
-            max_mr: crate::mr::MAX_REGIONS as u32,
-            max_qp_rd_atom: 128,
-            max_qp_init_rd_atom: 128,
-            local_ca_ack_delay: IbTimeout::truncate(15),
-        }
-    }
-}
-
 /// An opened device.
 pub struct Context {
     device: DeviceInfo,
@@ -93,6 +60,13 @@ pub struct Context {
     events: EventQueue<AsyncEvent>,
     pds: AtomicU32,
     next_cq: AtomicU64,
+    next_srq: AtomicU64,
+    /// The GID table as it was last heard of.
+    gids: RwLock<Arc<[Gid]>>,
+    port_active: AtomicBool,
+    removed: AtomicBool,
+    /// Sum of the counters of queue pairs that are gone. Locked before any queue pair.
+    gone: Mutex<Counters>,
     /// Whom to wake when the service is gone.
     cqs: Mutex<Vec<Weak<CqShared>>>,
 }
@@ -107,19 +81,24 @@ impl Context {
     #[doc(alias = "ibv_open_device")]
     pub fn open(device: DeviceInfo, endpoint: &Arc<Endpoint>) -> Result<Arc<Self>, Error> {
         let context = Arc::new(Self {
+            gids: RwLock::new(Arc::from(&device.gids[..])),
             device,
             endpoint: Arc::clone(endpoint),
             regions: Arc::new(RegionTable::new()),
             events: EventQueue::new()?,
             pds: AtomicU32::new(0),
             next_cq: AtomicU64::new(0),
+            next_srq: AtomicU64::new(0),
+            port_active: AtomicBool::new(true),
+            removed: AtomicBool::new(false),
+            gone: Mutex::default(),
             cqs: Mutex::default(),
         });
         endpoint.core().enter_context(&context);
         Ok(context)
     }
 
-    /// The device's description.
+    /// The device's description, as it was when the device was opened.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
     }
@@ -127,6 +106,46 @@ impl Context {
     /// The endpoint its packets go through.
     pub fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
+    }
+
+    /// The addresses of the port, in the order of their indices: those of [`DeviceInfo::gids`] until the host service told of
+    /// others ([`AsyncEvent::GidChange`]) or [`set_gids`](Self::set_gids) did.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gids(&self) -> Arc<[Gid]> {
+        Arc::clone(&read(&self.gids))
+    }
+
+    /// Replaces the table of addresses, without an event.
+    pub fn set_gids(&self, gids: &[Gid]) {
+        *write(&self.gids) = gids.into();
+    }
+
+    /// Whether the port carries packets, as far as the host service has told; true without one.
+    pub fn is_port_active(&self) -> bool {
+        self.port_active.load(Ordering::Acquire)
+    }
+
+    /// Whether the device has been removed ([`AsyncEvent::DeviceRemoved`]).
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// The device's clock: nanoseconds since the endpoint was made, on the system's monotonic clock. The timestamps of
+    /// completions ([`Cqe::timestamp`](crate::Cqe::timestamp)) are of this clock.
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    pub fn now(&self) -> Time {
+        self.endpoint.core().now()
+    }
+
+    /// What the system's wall clock, as it is set now, showed at `time` of the device's clock. Two calls for the same
+    /// time differ by as much as passes between two looks at a clock, well below a microsecond on an idle processor.
+    pub fn wall_clock(&self, time: Time) -> SystemTime {
+        let (now, wall) = (self.now(), SystemTime::now());
+        if time > now {
+            wall + (time - now)
+        } else {
+            wall - (now - time)
+        }
     }
 
     /// How many memory regions are registered.
@@ -172,12 +191,49 @@ impl Context {
         }
     }
 
+    /// The host service says that something of the device has changed. Queue pairs are not touched here.
+    pub(crate) fn changed(&self, change: &DeviceChange) {
+        let port = self.device.port_num;
+        match change {
+            DeviceChange::PortActive => {
+                self.port_active.store(true, Ordering::Release);
+                self.raise(AsyncEvent::PortActive(port));
+            }
+            DeviceChange::PortError => {
+                self.port_active.store(false, Ordering::Release);
+                self.raise(AsyncEvent::PortError(port));
+            }
+            DeviceChange::Gids(gids) => {
+                self.set_gids(gids);
+                self.raise(AsyncEvent::GidChange(port));
+            }
+            DeviceChange::Removed => {
+                self.port_active.store(false, Ordering::Release);
+                self.removed.store(true, Ordering::Release);
+                self.raise(AsyncEvent::DeviceRemoved);
+            }
+        }
+    }
+
+    /// Takes a queue pair out of the tables by `remove`, which returns its last counters: whoever sums up meanwhile
+    /// finds them here or there, and once.
+    pub(crate) fn retire(&self, remove: impl FnOnce() -> Counters) {
+        let mut gone = lock(&self.gone);
+        let counters = remove();
+        gone.add(&counters);
+    }
+
     pub(crate) fn forget_events_of(&self, qpn: Qpn) {
-        self.events.retain(|event| event.qpn() != Some(qpn));
+        self.forget_events(|event| event.qpn() == Some(qpn));
+    }
+
+    /// Their object is gone.
+    pub(crate) fn forget_events(&self, is_of: impl Fn(&AsyncEvent) -> bool) {
+        self.events.retain(|event| !is_of(event));
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
-        self.events.push(event);
+        self.events.push_or_move(event);
     }
 
     pub(crate) fn regions(&self) -> &Arc<RegionTable> {
@@ -191,6 +247,10 @@ impl Context {
     pub(crate) fn next_cq(&self) -> u64 {
         self.next_cq.fetch_add(1, Ordering::Relaxed)
     }
+
+    pub(crate) fn next_srq(&self) -> SrqId {
+        SrqId::new(self.next_srq.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -200,7 +260,3 @@ impl std::fmt::Debug for Context {
             .finish_non_exhaustive()
     }
 }
-
-/// As many as the lower 16 bits of a queue pair number can tell apart, less a reserve so that a
-/// number is not used again soon.
-pub(crate) const MAX_QP: u32 = 32_768;

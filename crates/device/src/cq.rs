@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use oarlock_transport::Completion;
-use oarlock_wire::Qpn;
+use oarlock_wire::{Qpn, Time};
 
 use crate::context::Context;
 use crate::error::Error;
@@ -21,6 +21,12 @@ use crate::queue::EventQueue;
 /// Names a completion queue within its context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CqId(u64);
+
+impl CqId {
+    pub(crate) const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// Which completions an armed completion queue reports on its channel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -37,6 +43,7 @@ pub enum Notify {
 pub struct Cqe {
     /// What the packet engine says.
     pub completion: Completion,
+    timestamp: Time,
     qp: Arc<QpShared>,
 }
 
@@ -44,6 +51,12 @@ impl Cqe {
     /// The queue pair whose work request it was; that may be destroyed already.
     pub fn qpn(&self) -> Qpn {
         self.qp.qpn()
+    }
+
+    /// When the request completed, on the device's clock ([`Context::now`]): when the entry came into the queue, after the
+    /// last byte had been placed. [`Context::wall_clock`] tells what the wall clock showed.
+    pub fn timestamp(&self) -> Time {
+        self.timestamp
     }
 
     /// What was given as [`QpInit::user`](crate::QpInit::user).
@@ -124,7 +137,7 @@ impl Cq {
         }
         let shared = Arc::new_cyclic(|me| CqShared {
             me: Weak::clone(me),
-            id: CqId(context.next_cq()),
+            id: CqId::new(context.next_cq()),
             capacity,
             cookie,
             context: Arc::clone(context),
@@ -299,6 +312,7 @@ impl CqShared {
         };
         state.ring.push_back(Cqe {
             completion,
+            timestamp: core.now(),
             qp: Arc::clone(qp),
         });
         if state.waiters > 0 {

@@ -38,6 +38,24 @@ impl<T> EventQueue<T> {
         self.count_up();
     }
 
+    /// Queues an event, or moves it to the end if it is queued already.
+    pub(crate) fn push_or_move(&self, event: T)
+    where
+        T: PartialEq,
+    {
+        let mut events = lock(&self.events);
+        match events.iter().position(|queued| *queued == event) {
+            Some(position) => {
+                events.remove(position);
+                events.push_back(event);
+            }
+            None => {
+                events.push_back(event);
+                self.count_up();
+            }
+        }
+    }
+
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut events = lock(&self.events);
         let event = events.pop_front()?;
@@ -138,6 +156,20 @@ mod tests {
         assert_eq!(queue.try_pop(), Some(2));
         assert!(!is_readable(&queue));
         assert_eq!(queue.try_pop(), None);
+    }
+
+    #[test]
+    fn an_event_that_is_queued_already_moves_to_the_end() {
+        let queue = EventQueue::new().expect("eventfd");
+        for event in [1, 2, 1, 3, 1, 2] {
+            queue.push_or_move(event);
+        }
+        assert_eq!(queue.try_pop(), Some(3));
+        assert_eq!(queue.try_pop(), Some(1));
+        assert_eq!(queue.try_pop(), Some(2));
+        assert!(!is_readable(&queue), "the count is that of the events");
+        queue.push_or_move(1);
+        assert!(is_readable(&queue), "read before: queued again");
     }
 
     #[test]
