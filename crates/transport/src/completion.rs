@@ -4,6 +4,8 @@ use core::fmt;
 
 use oarlock_wire::{Qpn, RKey, Srqn};
 
+use crate::vendor::VendorError;
+
 /// The outcome of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
@@ -21,8 +23,8 @@ pub struct Completion {
     pub solicited: bool,
     /// Whether the request was on the send queue.
     pub is_send: bool,
-    /// The AETH syndrome byte that caused a remote error, else 0.
-    pub vendor_err: u32,
+    /// Which rule a failed request broke; [`VendorError::NONE`] for success.
+    pub vendor_err: VendorError,
     /// The queue pair that sent the received datagram; 0 for everything else.
     pub src_qp: Qpn,
     /// The buffers begin with [`Grh::LEN`](oarlock_wire::Grh::LEN) bytes of GRH: every received datagram.
@@ -53,7 +55,7 @@ impl Completion {
             imm: None,
             solicited: false,
             is_send,
-            vendor_err: 0,
+            vendor_err: VendorError::NONE,
             src_qp: Qpn::QP0,
             has_grh: false,
             pkey_index: 0,
@@ -64,17 +66,17 @@ impl Completion {
     }
 
     /// A request that failed.
-    pub(crate) const fn failure(
+    pub(crate) fn failure(
         wr_id: u64,
         status: WcStatus,
         opcode: WcOpcode,
         is_send: bool,
-        vendor_err: u32,
+        vendor_err: impl Into<VendorError>,
     ) -> Self {
         Self {
             status,
             solicited: true,
-            vendor_err,
+            vendor_err: vendor_err.into(),
             ..Self::success(wr_id, opcode, is_send, 0)
         }
     }

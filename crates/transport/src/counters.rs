@@ -1,147 +1,161 @@
 //! Counters by name: what was sent and received, and why packets were dropped.
 
-/// What is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(usize)]
-#[non_exhaustive]
-pub enum Counter {
-    /// Request packets sent, repetitions included.
-    RequestsSent,
-    /// Request packets sent again.
-    RequestsResent,
-    /// ACKs sent.
-    AcksSent,
-    /// NAKs "PSN sequence error" sent.
-    SequenceNaksSent,
-    /// RNR NAKs sent.
-    RnrNaksSent,
-    /// NAKs that end the connection sent.
-    FatalNaksSent,
-    /// Request packets executed.
-    RequestsReceived,
-    /// Request packets seen before.
-    DuplicateRequests,
-    /// ACKs that acknowledged something.
-    AcksReceived,
-    /// NAKs "PSN sequence error" obeyed.
-    SequenceNaksReceived,
-    /// RNR NAKs obeyed.
-    RnrNaksReceived,
-    /// NAKs that ended the connection.
-    FatalNaksReceived,
-    /// Local ACK timeouts.
-    AckTimeouts,
-    /// Dropped: not a packet.
-    DroppedMalformed,
-    /// Dropped: for another queue pair.
-    DroppedWrongQpn,
-    /// Dropped: the state takes no such packet.
-    DroppedWrongState,
-    /// Dropped: of another partition.
-    DroppedWrongPkey,
-    /// Dropped: not from the peer's address, or not to ours; a datagram from no host's address.
-    DroppedWrongSource,
-    /// Dropped: transport header version unknown.
-    DroppedWrongVersion,
-    /// Dropped: the opcode is of another transport service.
-    DroppedWrongTransport,
-    /// Dropped: a response that no request of ours asks for.
-    DroppedUnexpectedResponse,
-    /// Dropped: a response without its AETH.
-    DroppedNoAeth,
-    /// Dropped: an acknowledgement of what is acknowledged already.
-    DroppedStaleAck,
-    /// Dropped: an acknowledgement of what was not sent.
-    DroppedUnsentAck,
-    /// Dropped: a NAK for what waits for the receiver to become ready anyhow.
-    DroppedDuringRnrWait,
-    /// Dropped: an AETH syndrome that the specification reserves.
-    DroppedReservedSyndrome,
-    /// Dropped: a request after a gap that a NAK has reported or reports now.
-    DroppedOutOfOrder,
-    /// Dropped: a request or datagram for which no receive buffer is posted.
-    DroppedReceiverNotReady,
-    /// Dropped: a request that is answered with a fatal NAK.
-    DroppedInvalidRequest,
-    /// Not sent: the queue of responses is full. The peer's timeout recovers.
-    ResponsesSuppressed,
-    /// Datagrams sent.
-    DatagramsSent,
-    /// Datagrams placed into a receive buffer.
-    DatagramsReceived,
-    /// Dropped: a datagram whose Q_Key is not that of the queue pair.
-    DroppedWrongQkey,
-    /// Dropped: a datagram longer than the path MTU.
-    DroppedTooLong,
-    /// Dropped: a datagram longer than the receive buffer, which waits for another.
-    DroppedNoRoom,
-    /// Dropped: a datagram whose receive buffer could not be written, and has failed for it.
-    DroppedNotPlaced,
+/// Declares the counters: variant, name, meaning.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(usize)]
+        #[non_exhaustive]
+        pub enum Counter {
+            $($(#[$doc])* #[doc = concat!("\n\nName: `", $name, "`.")] $variant,)*
+        }
+
+        /// The names, in order of declaration.
+        const NAMES: &[&str] = &[$($name),*];
+    };
 }
 
-/// Every counter with its name, in order of declaration.
-const NAMES: [(Counter, &str); 36] = [
-    (Counter::RequestsSent, "requests_sent"),
-    (Counter::RequestsResent, "requests_resent"),
-    (Counter::AcksSent, "acks_sent"),
-    (Counter::SequenceNaksSent, "sequence_naks_sent"),
-    (Counter::RnrNaksSent, "rnr_naks_sent"),
-    (Counter::FatalNaksSent, "fatal_naks_sent"),
-    (Counter::RequestsReceived, "requests_received"),
-    (Counter::DuplicateRequests, "duplicate_requests"),
-    (Counter::AcksReceived, "acks_received"),
-    (Counter::SequenceNaksReceived, "sequence_naks_received"),
-    (Counter::RnrNaksReceived, "rnr_naks_received"),
-    (Counter::FatalNaksReceived, "fatal_naks_received"),
-    (Counter::AckTimeouts, "ack_timeouts"),
-    (Counter::DroppedMalformed, "dropped_malformed"),
-    (Counter::DroppedWrongQpn, "dropped_wrong_qpn"),
-    (Counter::DroppedWrongState, "dropped_wrong_state"),
-    (Counter::DroppedWrongPkey, "dropped_wrong_pkey"),
-    (Counter::DroppedWrongSource, "dropped_wrong_source"),
-    (Counter::DroppedWrongVersion, "dropped_wrong_version"),
-    (Counter::DroppedWrongTransport, "dropped_wrong_transport"),
-    (
-        Counter::DroppedUnexpectedResponse,
-        "dropped_unexpected_response",
-    ),
-    (Counter::DroppedNoAeth, "dropped_no_aeth"),
-    (Counter::DroppedStaleAck, "dropped_stale_ack"),
-    (Counter::DroppedUnsentAck, "dropped_unsent_ack"),
-    (Counter::DroppedDuringRnrWait, "dropped_during_rnr_wait"),
-    (
-        Counter::DroppedReservedSyndrome,
-        "dropped_reserved_syndrome",
-    ),
-    (Counter::DroppedOutOfOrder, "dropped_out_of_order"),
-    (
-        Counter::DroppedReceiverNotReady,
-        "dropped_receiver_not_ready",
-    ),
-    (Counter::DroppedInvalidRequest, "dropped_invalid_request"),
-    (Counter::ResponsesSuppressed, "responses_suppressed"),
-    (Counter::DatagramsSent, "datagrams_sent"),
-    (Counter::DatagramsReceived, "datagrams_received"),
-    (Counter::DroppedWrongQkey, "dropped_wrong_qkey"),
-    (Counter::DroppedTooLong, "dropped_too_long"),
-    (Counter::DroppedNoRoom, "dropped_no_room"),
-    (Counter::DroppedNotPlaced, "dropped_not_placed"),
-];
-
-const _: () = {
-    let mut i = 0;
-    while i < NAMES.len() {
-        assert!(
-            NAMES[i].0 as usize == i,
-            "NAMES must stand in order of declaration"
-        );
-        i += 1;
-    }
-    assert!(
-        Counter::DroppedNotPlaced as usize + 1 == NAMES.len(),
-        "NAMES must name every counter"
-    );
-};
+counters! {
+    /// Request packets sent, repetitions included.
+    RequestsSent = "requests_sent",
+    /// Request packets sent again.
+    RequestsResent = "requests_resent",
+    /// ACKs sent.
+    AcksSent = "acks_sent",
+    /// NAKs "PSN sequence error" sent.
+    SequenceNaksSent = "sequence_naks_sent",
+    /// RNR NAKs sent.
+    RnrNaksSent = "rnr_naks_sent",
+    /// NAKs that end the connection sent.
+    FatalNaksSent = "fatal_naks_sent",
+    /// Request packets executed.
+    RequestsReceived = "requests_received",
+    /// Request packets seen before, or overtaken by later ones.
+    DuplicateRequests = "duplicate_requests",
+    /// ACKs that acknowledged something.
+    AcksReceived = "acks_received",
+    /// NAKs "PSN sequence error" obeyed.
+    SequenceNaksReceived = "sequence_naks_received",
+    /// RNR NAKs obeyed.
+    RnrNaksReceived = "rnr_naks_received",
+    /// NAKs that ended the connection.
+    FatalNaksReceived = "fatal_naks_received",
+    /// Local ACK timeouts.
+    AckTimeouts = "ack_timeouts",
+    /// Everything not acknowledged is sent again: after a timeout, a NAK or an implied loss.
+    Retries = "retries",
+    /// The retry count was used up: the request has failed.
+    RetriesExceeded = "retries_exceeded",
+    /// The RNR retry count was used up: the request has failed.
+    RnrRetriesExceeded = "rnr_retries_exceeded",
+    /// A READ or atomic was acknowledged without its data: sent again.
+    ImpliedNaks = "implied_naks",
+    /// NAKs "invalid request" that ended a request.
+    InvalidRequestNaksReceived = "invalid_request_naks_received",
+    /// NAKs "remote access error" that ended a request.
+    RemoteAccessNaksReceived = "remote_access_naks_received",
+    /// NAKs "remote operational error" that ended a request.
+    RemoteOperationalNaksReceived = "remote_operational_naks_received",
+    /// NAKs "invalid request" sent.
+    InvalidRequestNaksSent = "invalid_request_naks_sent",
+    /// NAKs "remote access error" sent.
+    RemoteAccessNaksSent = "remote_access_naks_sent",
+    /// NAKs "remote operational error" sent.
+    RemoteOperationalNaksSent = "remote_operational_naks_sent",
+    /// Acknowledgements that a later one made superfluous before they were sent.
+    AcksDeferred = "acks_deferred",
+    /// Responses that do not fit their request and have ended it.
+    BadResponses = "bad_responses",
+    /// Packets sent, of every kind.
+    PacketsSent = "packets_sent",
+    /// Packets handed to the queue pair, those that it drops included.
+    PacketsReceived = "packets_received",
+    /// SENDs of this side that succeeded.
+    SendsCompleted = "sends_completed",
+    /// RDMA WRITEs of this side that succeeded.
+    WritesCompleted = "writes_completed",
+    /// RDMA READs of this side that succeeded.
+    ReadsCompleted = "reads_completed",
+    /// Atomic operations of this side that succeeded.
+    AtomicsCompleted = "atomics_completed",
+    /// Local invalidates that succeeded.
+    InvalidatesCompleted = "invalidates_completed",
+    /// Bindings of memory windows that succeeded.
+    BindsCompleted = "binds_completed",
+    /// SENDs of the peer that were placed.
+    SendsReceived = "sends_received",
+    /// RDMA WRITEs of the peer that were placed.
+    WritesReceived = "writes_received",
+    /// RDMA READ requests of the peer that were accepted, repetitions not counted.
+    ReadsReceived = "reads_received",
+    /// Atomic operations of the peer that were executed.
+    AtomicsReceived = "atomics_received",
+    /// Keys that the peer took away with a SEND.
+    InvalidatesReceived = "invalidates_received",
+    /// Requests of the send queue that failed, those that were only flushed not counted.
+    SendsFailed = "sends_failed",
+    /// Requests of the send queue that were flushed.
+    SendsFlushed = "sends_flushed",
+    /// Receive buffers that failed, those that were only flushed not counted.
+    ReceivesFailed = "receives_failed",
+    /// Receive buffers that were flushed.
+    ReceivesFlushed = "receives_flushed",
+    /// Messages longer than the buffer that took them.
+    ReceiveLengthErrors = "receive_length_errors",
+    /// UC: messages of which part had been placed when a packet was missing.
+    MessagesAbandoned = "messages_abandoned",
+    /// UC: a burst was full and more was to be sent.
+    PaceWaits = "pace_waits",
+    /// Dropped: not a packet.
+    DroppedMalformed = "dropped_malformed",
+    /// Dropped: for another queue pair.
+    DroppedWrongQpn = "dropped_wrong_qpn",
+    /// Dropped: the state takes no such packet.
+    DroppedWrongState = "dropped_wrong_state",
+    /// Dropped: of another partition.
+    DroppedWrongPkey = "dropped_wrong_pkey",
+    /// Dropped: not from the peer's address, or not to ours; a datagram from no host's address.
+    DroppedWrongSource = "dropped_wrong_source",
+    /// Dropped: transport header version unknown.
+    DroppedWrongVersion = "dropped_wrong_version",
+    /// Dropped: the opcode is of another transport service.
+    DroppedWrongTransport = "dropped_wrong_transport",
+    /// Dropped: a response that no request of ours asks for.
+    DroppedUnexpectedResponse = "dropped_unexpected_response",
+    /// Dropped: a response without its AETH.
+    DroppedNoAeth = "dropped_no_aeth",
+    /// Dropped: an acknowledgement of what is acknowledged already.
+    DroppedStaleAck = "dropped_stale_ack",
+    /// Dropped: an acknowledgement of what was not sent.
+    DroppedUnsentAck = "dropped_unsent_ack",
+    /// Dropped: a NAK for what waits for the receiver to become ready anyhow.
+    DroppedDuringRnrWait = "dropped_during_rnr_wait",
+    /// Dropped: an AETH syndrome that the specification reserves.
+    DroppedReservedSyndrome = "dropped_reserved_syndrome",
+    /// Dropped: a request after a gap. RC: a NAK has reported the gap or reports it now; UC: the rest of its message is dropped.
+    DroppedOutOfOrder = "dropped_out_of_order",
+    /// Dropped: a request or datagram for which no receive buffer is posted.
+    DroppedReceiverNotReady = "dropped_receiver_not_ready",
+    /// Dropped: a request that no responder may execute. RC answers it with a fatal NAK, UC with silence.
+    DroppedInvalidRequest = "dropped_invalid_request",
+    /// Dropped: a UC WRITE whose key, range or right does not fit, and the rest of its message.
+    DroppedRemoteAccess = "dropped_remote_access",
+    /// Not sent: the queue of responses is full. The peer's timeout recovers.
+    ResponsesSuppressed = "responses_suppressed",
+    /// Datagrams sent.
+    DatagramsSent = "datagrams_sent",
+    /// Datagrams placed into a receive buffer.
+    DatagramsReceived = "datagrams_received",
+    /// Dropped: a datagram whose Q_Key is not that of the queue pair.
+    DroppedWrongQkey = "dropped_wrong_qkey",
+    /// Dropped: a datagram longer than the path MTU.
+    DroppedTooLong = "dropped_too_long",
+    /// Dropped: a datagram longer than the receive buffer, which waits for another.
+    DroppedNoRoom = "dropped_no_room",
+    /// Dropped: a datagram whose receive buffer could not be written, and has failed for it.
+    DroppedNotPlaced = "dropped_not_placed",
+}
 
 /// The counters of one queue pair. They survive [`QpState::Reset`](crate::QpState::Reset).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -169,7 +183,7 @@ impl Counters {
         NAMES
             .iter()
             .zip(&self.values)
-            .map(|((_, name), value)| (*name, *value))
+            .map(|(name, value)| (*name, *value))
     }
 
     /// Adds those of another queue pair, for totals of a device.

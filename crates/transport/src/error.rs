@@ -55,6 +55,30 @@ pub enum Error {
         /// What is too much.
         extra: AttrMask,
     },
+    /// The specification has the attribute, this device does not.
+    #[error("attribute {attribute} is not supported: {reason}")]
+    AttributeNotSupported {
+        /// The attribute.
+        attribute: AttrMask,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Attributes of the path may change only when nothing is being sent.
+    #[error("the send queue still drains: {attributes} may change when it has")]
+    StillDraining {
+        /// What was given.
+        attributes: AttrMask,
+    },
+    /// An attribute has a value below its range.
+    #[error("{attribute} is {given}, at least {min}")]
+    AttributeTooSmall {
+        /// Name of the attribute.
+        attribute: &'static str,
+        /// What was given.
+        given: u32,
+        /// Smallest value allowed.
+        min: u32,
+    },
     /// An attribute has a value that it cannot have.
     #[error("{attribute} is {given}, at most {max}")]
     AttributeTooLarge {
@@ -71,7 +95,7 @@ pub enum Error {
     /// As many requests as the queue holds are outstanding.
     #[error("{queue} queue is full: {depth} requests outstanding")]
     QueueFull {
-        /// "send" or "receive".
+        /// "send", "receive" or "shared receive".
         queue: &'static str,
         /// Depth of the queue.
         depth: u32,
@@ -116,12 +140,88 @@ pub enum Error {
         /// What the queue pair is.
         qp_type: QpType,
     },
+    /// A flag of the work request that means nothing with this operation.
+    #[error("{flag} means nothing with {operation} on a {qp_type} queue pair")]
+    FlagNotAllowed {
+        /// "fence" or "solicited".
+        flag: &'static str,
+        /// Name of the operation.
+        operation: &'static str,
+        /// What the queue pair is.
+        qp_type: QpType,
+    },
+    /// Inline data are copied out of the program; this operation has no data, or brings some in.
+    #[error("{operation} takes no inline data")]
+    InlineNotAllowed {
+        /// Name of the operation.
+        operation: &'static str,
+    },
+    /// The operation moves no data.
+    #[error("{operation} moves no data, but {given} scatter/gather elements are given")]
+    DataNotAllowed {
+        /// Name of the operation.
+        operation: &'static str,
+        /// How many elements.
+        given: usize,
+    },
+    /// The result of an atomic operation is 8 bytes.
+    #[error("{operation} gives 8 bytes, the scatter/gather list takes {given}")]
+    AtomicLength {
+        /// Name of the operation.
+        operation: &'static str,
+        /// Sum of the lengths of the list.
+        given: u64,
+    },
+    /// An atomic operation works on an aligned word.
+    #[error("{operation} at {addr:#x}, which is no multiple of 8")]
+    AtomicMisaligned {
+        /// Name of the operation.
+        operation: &'static str,
+        /// The remote address.
+        addr: u64,
+    },
+    /// The peer's memory would end behind the last address.
+    #[error("{operation} of {len} bytes at {addr:#x} passes the end of the address space")]
+    RemoteRange {
+        /// Name of the operation.
+        operation: &'static str,
+        /// The remote address.
+        addr: u64,
+        /// Length of the operation.
+        len: u64,
+    },
+    /// The queue pair may have no READ or atomic operation outstanding.
+    #[error("{operation} needs max_rd_atomic above 0")]
+    NoReadsAllowed {
+        /// Name of the operation.
+        operation: &'static str,
+    },
     /// A send on a UD queue pair has to say where to.
     #[error("a send on a UD queue pair needs a destination")]
     NoDestination,
     /// The peer of a connected queue pair is fixed.
     #[error("a send on a connected queue pair takes no destination of its own")]
     UnexpectedDestination,
+    /// A request of an XRC initiator has to name the peer's queue.
+    #[error("{operation} on an XRC queue pair needs the number of a shared receive queue")]
+    NoSharedQueueNumber {
+        /// Name of the operation.
+        operation: &'static str,
+    },
+    /// Only what an XRC initiator sends names a queue of the peer.
+    #[error("{operation} on a {qp_type} queue pair takes no number of a shared receive queue")]
+    UnexpectedSharedQueueNumber {
+        /// Name of the operation.
+        operation: &'static str,
+        /// What the queue pair is.
+        qp_type: QpType,
+    },
+    /// The queue pair has no receive queue of its own.
+    #[error("the queue pair has no receive queue: {reason}")]
+    NoReceiveQueue {
+        /// Where its receive buffers come from.
+        reason: &'static str,
+    },
     /// A multicast group is reached at queue pair 0xFFFFFF, and nothing else is.
     #[error(
         "destination {remote} with queue pair {qpn}: 0xffffff goes with multicast groups, and only with them"
@@ -131,5 +231,15 @@ pub enum Error {
         remote: Gid,
         /// Queue pair of the destination.
         qpn: Qpn,
+    },
+    /// A queue cannot become smaller than what it holds.
+    #[error("{queue} queue cannot be resized to {given}: {outstanding} requests outstanding")]
+    QueueInUse {
+        /// "shared receive".
+        queue: &'static str,
+        /// The depth wanted.
+        given: u32,
+        /// What it holds.
+        outstanding: u32,
     },
 }

@@ -120,6 +120,7 @@ mod queue;
 mod rc;
 mod srq;
 mod ud;
+mod vendor;
 mod work;
 
 pub use attr::{AccessFlags, AttrMask, QpAttr, QpState, QpType};
@@ -128,7 +129,10 @@ pub use counters::{Counter, Counters};
 pub use error::Error;
 pub use memory::{AtomicOp, Memory, MemoryError, RemoteAccess, Sge, SharedReceive};
 pub use packet::{MAX_PACKET_LEN, PacketBuf, Transmit};
-pub use rc::{MAX_MESSAGE_LEN, QpEvent, Rc, RcConfig};
-pub use srq::HeldReceive;
+pub use rc::{QpEvent, Rc, RcConfig, RcKind};
+pub use srq::{HeldReceive, Srq, SrqAttr, SrqConfig};
 pub use ud::{Ud, UdConfig};
-pub use work::{BindWindow, RecvWr, RemoteAddress, SendData, SendOp, SendWr, UdDestination};
+pub use vendor::VendorError;
+pub use work::{
+    BindWindow, MAX_MESSAGE_LEN, RecvWr, RemoteAddress, SendData, SendOp, SendWr, UdDestination,
+};

@@ -264,7 +264,20 @@ impl<W: Copy> SendQueue<W> {
 
 impl RecvQueue {
     pub(crate) fn new(depth: u32, max_sge: u32) -> Self {
-        Self::of(RecvWqe::default(), "receive", depth, max_sge, 0)
+        Self::named("receive", depth, max_sge)
+    }
+
+    pub(crate) fn named(name: &'static str, depth: u32, max_sge: u32) -> Self {
+        Self::of(RecvWqe::default(), name, depth, max_sge, 0)
+    }
+
+    /// Appends what `other` holds; there is room for it.
+    pub(crate) fn append_all(&mut self, other: &Self) {
+        for serial in other.head..other.tail {
+            let wqe = *other.get(serial);
+            let sge_count = self.put_sges(other.sges(serial, wqe.sge_count));
+            self.append(RecvWqe { sge_count, ..wqe });
+        }
     }
 
     /// Whether `wr` may be posted.
@@ -303,6 +316,6 @@ fn check_sges(sges: &[Sge], max: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn total_len(sges: &[Sge]) -> u64 {
+pub(crate) fn total_len(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }

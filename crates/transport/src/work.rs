@@ -2,7 +2,9 @@
 
 use oarlock_wire::{AddressVector, LKey, QKey, Qpn, RKey, Srqn};
 
-use crate::attr::AccessFlags;
+use crate::attr::{AccessFlags, QpType};
+use crate::completion::WcOpcode;
+use crate::error::Error;
 use crate::memory::Sge;
 
 /// A request for the send queue.
@@ -55,6 +57,102 @@ impl Default for SendWr<'_> {
         }
     }
 }
+
+impl SendWr<'_> {
+    /// Bytes that the request moves.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        match self.data {
+            SendData::Inline(bytes) => bytes.len() as u64,
+            SendData::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+        }
+    }
+
+    /// What can be said of a request without knowing a queue pair's state and sizes; gives its length.
+    pub(crate) fn check(&self, qp_type: QpType) -> Result<u32, Error> {
+        let operation = self.op.name();
+        if !self.op.exists_on(qp_type) {
+            return Err(Error::OperationNotSupported { operation, qp_type });
+        }
+        self.check_destination(qp_type)?;
+        let flag_not_allowed = |flag| Error::FlagNotAllowed {
+            flag,
+            operation,
+            qp_type,
+        };
+        if self.fence && matches!(qp_type, QpType::Uc | QpType::Ud) {
+            return Err(flag_not_allowed("fence"));
+        }
+        if self.solicited && !self.op.completes_at_the_peer() {
+            return Err(flag_not_allowed("solicited"));
+        }
+        self.check_data()
+    }
+
+    fn check_destination(&self, qp_type: QpType) -> Result<(), Error> {
+        let operation = self.op.name();
+        match (qp_type, self.ud) {
+            (QpType::Ud, None) => return Err(Error::NoDestination),
+            (QpType::Ud, Some(_)) | (_, None) => {}
+            (_, Some(_)) => return Err(Error::UnexpectedDestination),
+        }
+        match (qp_type, self.xrc_srqn) {
+            (QpType::XrcInitiator, None) if !self.op.is_local() => {
+                Err(Error::NoSharedQueueNumber { operation })
+            }
+            (QpType::XrcInitiator, Some(_)) if !self.op.is_local() => Ok(()),
+            (_, None) => Ok(()),
+            (_, Some(_)) => Err(Error::UnexpectedSharedQueueNumber { operation, qp_type }),
+        }
+    }
+
+    fn check_data(&self) -> Result<u32, Error> {
+        let operation = self.op.name();
+        match self.data {
+            SendData::Inline(_) if self.op.brings_data() || self.op.is_local() => {
+                return Err(Error::InlineNotAllowed { operation });
+            }
+            SendData::Sges(sges) if self.op.is_local() && !sges.is_empty() => {
+                return Err(Error::DataNotAllowed {
+                    operation,
+                    given: sges.len(),
+                });
+            }
+            _ => {}
+        }
+        let given = self.length();
+        if self.op.is_atomic() && given != ATOMIC_LEN {
+            return Err(Error::AtomicLength { operation, given });
+        }
+        let length = match u32::try_from(given) {
+            Ok(length) if length <= MAX_MESSAGE_LEN => length,
+            _ => {
+                return Err(Error::MessageTooLong {
+                    given,
+                    max: MAX_MESSAGE_LEN,
+                });
+            }
+        };
+        if let Some(RemoteAddress { addr, .. }) = self.op.remote() {
+            if self.op.is_atomic() && !addr.is_multiple_of(ATOMIC_LEN) {
+                return Err(Error::AtomicMisaligned { operation, addr });
+            }
+            if u128::from(addr) + u128::from(length) > 1 << 64 {
+                return Err(Error::RemoteRange {
+                    operation,
+                    addr,
+                    len: given,
+                });
+            }
+        }
+        Ok(length)
+    }
+}
+
+/// The longest message (IBA Vol. 1 ch. 9 "Message size").
+pub const MAX_MESSAGE_LEN: u32 = 1 << 31;
+
+const ATOMIC_LEN: u64 = 8;
 
 /// The operation of a send-queue request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +208,77 @@ impl SendOp {
             Self::LocalInvalidate(_) => "local invalidate",
             Self::BindWindow(_) => "bind window",
         }
+    }
+
+    /// What the completion of a request with this operation says.
+    #[must_use]
+    pub const fn wc_opcode(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendWithImm(_) | Self::SendWithInvalidate(_) => WcOpcode::SEND,
+            Self::Write(_) | Self::WriteWithImm(..) => WcOpcode::RDMA_WRITE,
+            Self::Read(_) => WcOpcode::RDMA_READ,
+            Self::CompareSwap { .. } => WcOpcode::COMP_SWAP,
+            Self::FetchAdd { .. } => WcOpcode::FETCH_ADD,
+            Self::LocalInvalidate(_) => WcOpcode::LOCAL_INV,
+            Self::BindWindow(_) => WcOpcode::BIND_MW,
+        }
+    }
+
+    /// The memory of the peer, for operations that name some.
+    #[must_use]
+    pub const fn remote(&self) -> Option<RemoteAddress> {
+        match *self {
+            Self::Write(remote)
+            | Self::WriteWithImm(remote, _)
+            | Self::Read(remote)
+            | Self::CompareSwap { remote, .. }
+            | Self::FetchAdd { remote, .. } => Some(remote),
+            _ => None,
+        }
+    }
+
+    /// The immediate value.
+    pub(crate) const fn imm(&self) -> Option<u32> {
+        match *self {
+            Self::SendWithImm(imm) | Self::WriteWithImm(_, imm) => Some(imm),
+            _ => None,
+        }
+    }
+
+    /// Done by this side alone: no packet is sent.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInvalidate(_) | Self::BindWindow(_))
+    }
+
+    /// Answered by the peer with the value before.
+    pub(crate) const fn is_atomic(&self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Data come back from the peer.
+    pub(crate) const fn brings_data(&self) -> bool {
+        matches!(self, Self::Read(_)) || self.is_atomic()
+    }
+
+    /// IBA Vol. 1 ch. 11 "Post send request", the table of operations by transport service.
+    const fn exists_on(&self, qp_type: QpType) -> bool {
+        match qp_type {
+            QpType::Rc | QpType::XrcInitiator => true,
+            QpType::Uc => !self.brings_data() && !matches!(self, Self::SendWithInvalidate(_)),
+            QpType::Ud => matches!(self, Self::Send | Self::SendWithImm(_)),
+            QpType::XrcTarget => false,
+        }
+    }
+
+    /// The receiver's completion, whose solicited bit the sender sets, exists.
+    const fn completes_at_the_peer(&self) -> bool {
+        matches!(
+            self,
+            Self::Send
+                | Self::SendWithImm(_)
+                | Self::SendWithInvalidate(_)
+                | Self::WriteWithImm(..)
+        )
     }
 }
 

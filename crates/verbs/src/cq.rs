@@ -247,7 +247,7 @@ impl Completion {
             qpn: cqe.qpn(),
             buffers: done.buffers,
             earlier: done.earlier,
-            vendor_err: entry.vendor_err,
+            vendor_err: entry.vendor_err.0,
             src_qp: entry.src_qp,
             has_grh: entry.has_grh,
             pkey_index: entry.pkey_index,

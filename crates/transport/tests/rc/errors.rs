@@ -1,7 +1,8 @@
 //! Every way a request can fail, and what happens to those behind it.
 
 use oarlock_transport::{
-    Counter, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, SendData, SendOp, SendWr, WcStatus,
+    Counter, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, SendData, SendOp, SendWr, VendorError,
+    WcStatus,
 };
 use oarlock_wire::{Aeth, Bth, NakCode, Opcode, PacketHeader, Syndrome};
 
@@ -200,7 +201,10 @@ fn a_message_longer_than_its_buffer_fails_on_both_sides() {
             WcStatus::REM_INV_REQ_ERR,
             "{len} into {buffer}"
         );
-        assert_eq!((sends[0].wr_id, sends[0].vendor_err), (10, 0x61));
+        assert_eq!(
+            (sends[0].wr_id, sends[0].vendor_err),
+            (10, VendorError::NAK_INVALID_REQUEST)
+        );
         assert_eq!((sends[1].wr_id, sends[1].status), (11, FLUSHED));
         assert_eq!(sends.len(), 2);
         let b = pair.hosts[B].outcomes();
@@ -227,7 +231,10 @@ fn a_receive_buffer_that_vanished_is_a_remote_operational_error() {
     pair.hosts[A].send(10, b"x");
     pair.run();
     assert_eq!(pair.hosts[A].outcomes(), [(10, WcStatus::REM_OP_ERR)]);
-    assert_eq!(pair.hosts[A].completions[0].vendor_err, 0x63);
+    assert_eq!(
+        pair.hosts[A].completions[0].vendor_err,
+        VendorError::NAK_REMOTE_OPERATIONAL
+    );
     assert_eq!(
         pair.hosts[B].outcomes(),
         [(20, WcStatus::LOC_PROT_ERR), (21, FLUSHED)]
