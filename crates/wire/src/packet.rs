@@ -3,6 +3,18 @@
 //! ```text
 //!  BTH  [DETH]  [XRCETH]  [RETH]  [AtomicETH]  [AETH]  [AtomicAckETH]  [ImmDt]  [IETH]  payload  padding to 4 bytes
 //! ```
+//!
+//! | Packet | Extended headers |
+//! |---|---|
+//! | SEND | ImmDt or IETH in the last or only packet, with immediate or with invalidate |
+//! | RDMA WRITE | RETH in the first or only packet; ImmDt in the last or only one, with immediate |
+//! | RDMA READ request | RETH |
+//! | RDMA READ response | AETH, but for those in the middle |
+//! | acknowledge | AETH |
+//! | compare-and-swap, fetch-and-add | AtomicETH |
+//! | atomic acknowledge | AETH, AtomicAckETH |
+//!
+//! Every UD packet has a DETH before these, and every request of XRC an XRCETH (IBA Vol. 1 ch. 9; Annex A14).
 
 use crate::base::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ExtendedHeaders, Ieth, ImmDt, Reth, XrcEth,
@@ -151,30 +163,15 @@ impl PacketHeader {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
+        let given = self.extended_headers();
         let mut len = Bth::LEN;
-        if self.deth.is_some() {
-            len += Deth::LEN;
-        }
-        if self.xrceth.is_some() {
-            len += XrcEth::LEN;
-        }
-        if self.reth.is_some() {
-            len += Reth::LEN;
-        }
-        if self.atomic_eth.is_some() {
-            len += AtomicEth::LEN;
-        }
-        if self.aeth.is_some() {
-            len += Aeth::LEN;
-        }
-        if self.atomic_ack_eth.is_some() {
-            len += AtomicAckEth::LEN;
-        }
-        if self.immdt.is_some() {
-            len += ImmDt::LEN;
-        }
-        if self.ieth.is_some() {
-            len += Ieth::LEN;
+        let mut i = 0;
+        while i < LAYOUT.len() {
+            let (header, _, header_len) = LAYOUT[i];
+            if given.contains(header) {
+                len += header_len;
+            }
+            i += 1;
         }
         len
     }
@@ -187,7 +184,9 @@ impl PacketHeader {
     /// `UnsupportedOpcode` if the opcode calls for one that is not implemented.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, WireError> {
         let opcode = self.bth.opcode;
-        let wanted = opcode.extended_headers().ok_or(unsupported(opcode.0))?;
+        let Some(wanted) = opcode.extended_headers() else {
+            return Err(unsupported(opcode.0));
+        };
         if self.extended_headers() != wanted {
             return Err(WireError::new(
                 "packet",
@@ -198,15 +197,17 @@ impl PacketHeader {
         let given = out.len();
         let mut writer = Writer { rest: out };
         let pad = padding(payload_len).to_le_bytes()[0];
-        self.write(pad, &mut writer).ok_or(WireError::new(
-            "packet",
-            "headers",
-            WireErrorKind::NoRoom {
-                given,
-                needed: self.len(),
-            },
-        ))?;
-        Ok(self.len())
+        Bth { pad, ..self.bth }.emit(writer.next().ok_or_else(|| self.no_room(given))?);
+        if wanted != ExtendedHeaders::NONE && self.write_extended(&mut writer).is_none() {
+            return Err(self.no_room(given));
+        }
+        Ok(given - writer.rest.len())
+    }
+
+    #[cold]
+    const fn no_room(&self, given: usize) -> WireError {
+        let needed = self.len();
+        WireError::new("packet", "headers", WireErrorKind::NoRoom { given, needed })
     }
 
     /// Writes a whole packet, headers, payload and padding, and returns its length.
@@ -230,20 +231,18 @@ impl PacketHeader {
     }
 
     const fn extended_headers(&self) -> ExtendedHeaders {
-        ExtendedHeaders {
-            deth: self.deth.is_some(),
-            xrceth: self.xrceth.is_some(),
-            reth: self.reth.is_some(),
-            atomic_eth: self.atomic_eth.is_some(),
-            aeth: self.aeth.is_some(),
-            atomic_ack_eth: self.atomic_ack_eth.is_some(),
-            immdt: self.immdt.is_some(),
-            ieth: self.ieth.is_some(),
-        }
+        use ExtendedHeaders as H;
+        H::given(H::DETH, self.deth.is_some())
+            .union(H::given(H::XRCETH, self.xrceth.is_some()))
+            .union(H::given(H::RETH, self.reth.is_some()))
+            .union(H::given(H::ATOMIC_ETH, self.atomic_eth.is_some()))
+            .union(H::given(H::AETH, self.aeth.is_some()))
+            .union(H::given(H::ATOMIC_ACK_ETH, self.atomic_ack_eth.is_some()))
+            .union(H::given(H::IMMDT, self.immdt.is_some()))
+            .union(H::given(H::IETH, self.ieth.is_some()))
     }
 
-    fn write(&self, pad: u8, writer: &mut Writer<'_>) -> Option<()> {
-        Bth { pad, ..self.bth }.emit(writer.next()?);
+    fn write_extended(&self, writer: &mut Writer<'_>) -> Option<()> {
         if let Some(deth) = self.deth {
             deth.emit(writer.next()?);
         }
@@ -304,82 +303,111 @@ impl<'a> Packet<'a> {
     /// `Truncated` if the headers, or the padding they announce, do not fit; `UnsupportedVersion` for a transport
     /// version other than 0; `UnsupportedOpcode` for an opcode whose extended headers are not implemented.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let mut reader = Reader {
-            rest: bytes,
-            given: bytes.len(),
+        use ExtendedHeaders as H;
+        let Some((bth, rest)) = bytes.split_first_chunk() else {
+            let (given, needed) = (bytes.len(), Bth::LEN);
+            let kind = WireErrorKind::Truncated { given, needed };
+            return Err(WireError::new("BTH", "length", kind));
         };
-        let bth = Bth::parse(reader.next("BTH")?);
-        if bth.version != 0 {
-            return Err(WireError::new(
-                "BTH",
-                "transport version",
-                WireErrorKind::UnsupportedVersion(bth.version),
-            ));
+        let Bth {
+            opcode, version, ..
+        } = Bth::parse(bth);
+        if version != 0 {
+            let kind = WireErrorKind::UnsupportedVersion(version);
+            return Err(WireError::new("BTH", "transport version", kind));
         }
-        let wanted = bth
-            .opcode
-            .extended_headers()
-            .ok_or(unsupported(bth.opcode.0))?;
-        let deth = if wanted.deth {
-            Some(Deth::parse(reader.next("DETH")?))
-        } else {
-            None
+        match opcode.extended_headers() {
+            Some(H::NONE) => {
+                let bth = Bth::parse(bth);
+                Ok(PacketHeader::new(bth).packet(unpadded(rest, bth.pad)?))
+            }
+            Some(H::AETH) => Self::parse_with(bth, rest, H::AETH, |header, bytes| {
+                header.with_aeth(Aeth::parse(bytes))
+            }),
+            Some(H::RETH) => Self::parse_with(bth, rest, H::RETH, |header, bytes| {
+                header.with_reth(Reth::parse(bytes))
+            }),
+            Some(H::IMMDT) => Self::parse_with(bth, rest, H::IMMDT, |header, bytes| {
+                header.with_immdt(ImmDt::parse(bytes))
+            }),
+            Some(H::DETH) => Self::parse_with(bth, rest, H::DETH, |header, bytes| {
+                header.with_deth(Deth::parse(bytes))
+            }),
+            Some(wanted) => Self::parse_extended(bth, wanted, rest),
+            None => Err(unsupported(opcode.0)),
+        }
+    }
+
+    /// A packet whose only extended header is `wanted`.
+    #[inline]
+    fn parse_with<const N: usize>(
+        bth: &[u8; Bth::LEN],
+        rest: &'a [u8],
+        wanted: ExtendedHeaders,
+        add: impl FnOnce(PacketHeader, &[u8; N]) -> PacketHeader,
+    ) -> Result<Self, WireError> {
+        let Some((bytes, payload)) = rest.split_first_chunk() else {
+            return Err(truncated(rest.len(), wanted));
         };
-        let xrceth = if wanted.xrceth {
-            Some(XrcEth::parse(reader.next("XRCETH")?))
-        } else {
-            None
-        };
-        let reth = if wanted.reth {
-            Some(Reth::parse(reader.next("RETH")?))
-        } else {
-            None
-        };
-        let atomic_eth = if wanted.atomic_eth {
-            Some(AtomicEth::parse(reader.next("AtomicETH")?))
-        } else {
-            None
-        };
-        let aeth = if wanted.aeth {
-            Some(Aeth::parse(reader.next("AETH")?))
-        } else {
-            None
-        };
-        let atomic_ack_eth = if wanted.atomic_ack_eth {
-            Some(AtomicAckEth::parse(reader.next("AtomicAckETH")?))
-        } else {
-            None
-        };
-        let immdt = if wanted.immdt {
-            Some(ImmDt::parse(reader.next("ImmDt")?))
-        } else {
-            None
-        };
-        let ieth = if wanted.ieth {
-            Some(Ieth::parse(reader.next("IETH")?))
-        } else {
-            None
-        };
-        let pad = usize::from(bth.pad);
-        let payload_len = reader.rest.len().checked_sub(pad).ok_or(WireError::new(
-            "packet",
-            "padding",
-            WireErrorKind::Truncated {
-                given: reader.rest.len(),
-                needed: pad,
-            },
-        ))?;
+        let bth = Bth::parse(bth);
+        let header = add(PacketHeader::new(bth), bytes);
+        Ok(header.packet(unpadded(payload, bth.pad)?))
+    }
+
+    /// A packet with any extended headers. Out of line: what this keeps in registers, the others would have to save.
+    #[inline(never)]
+    fn parse_extended(
+        bth: &[u8; Bth::LEN],
+        wanted: ExtendedHeaders,
+        rest: &'a [u8],
+    ) -> Result<Self, WireError> {
+        use ExtendedHeaders as H;
+        let mut reader = Reader { rest };
+        let cut = || truncated(rest.len(), wanted);
+        let bth = Bth::parse(bth);
         Ok(Self {
             bth,
-            deth,
-            xrceth,
-            reth,
-            atomic_eth,
-            aeth,
-            atomic_ack_eth,
-            immdt,
-            ieth,
-            payload: &reader.rest[..payload_len],
+            deth: if wanted.contains(H::DETH) {
+                Some(Deth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            xrceth: if wanted.contains(H::XRCETH) {
+                Some(XrcEth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            reth: if wanted.contains(H::RETH) {
+                Some(Reth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            atomic_eth: if wanted.contains(H::ATOMIC_ETH) {
+                Some(AtomicEth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            aeth: if wanted.contains(H::AETH) {
+                Some(Aeth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            atomic_ack_eth: if wanted.contains(H::ATOMIC_ACK_ETH) {
+                Some(AtomicAckEth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            immdt: if wanted.contains(H::IMMDT) {
+                Some(ImmDt::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            ieth: if wanted.contains(H::IETH) {
+                Some(Ieth::parse(reader.next().ok_or_else(cut)?))
+            } else {
+                None
+            },
+            payload: unpadded(reader.rest, bth.pad)?,
         })
     }
 
@@ -412,26 +440,62 @@ const fn unsupported(opcode: u8) -> WireError {
     WireError::new("BTH", "opcode", WireErrorKind::UnsupportedOpcode(opcode))
 }
 
+/// The payload before `pad` bytes of padding.
+#[inline]
+fn unpadded(rest: &[u8], pad: u8) -> Result<&[u8], WireError> {
+    let (given, needed) = (rest.len(), usize::from(pad));
+    match given.checked_sub(needed) {
+        Some(len) => Ok(&rest[..len]),
+        None => Err(WireError::new(
+            "packet",
+            "padding",
+            WireErrorKind::Truncated { given, needed },
+        )),
+    }
+}
+
+/// Which header does not fit into the `rest` bytes behind the BTH.
+#[cold]
+fn truncated(rest: usize, wanted: ExtendedHeaders) -> WireError {
+    let given = Bth::LEN + rest;
+    let (mut header, mut needed) = ("BTH", Bth::LEN);
+    for (kind, name, len) in LAYOUT {
+        if wanted.contains(kind) && needed <= given {
+            (header, needed) = (name, needed + len);
+        }
+    }
+    let kind = WireErrorKind::Truncated { given, needed };
+    WireError::new(header, "length", kind)
+}
+
+/// The extended headers in their order, by name and length.
+const LAYOUT: [(ExtendedHeaders, &str, usize); 8] = [
+    (ExtendedHeaders::DETH, "DETH", Deth::LEN),
+    (ExtendedHeaders::XRCETH, "XRCETH", XrcEth::LEN),
+    (ExtendedHeaders::RETH, "RETH", Reth::LEN),
+    (ExtendedHeaders::ATOMIC_ETH, "AtomicETH", AtomicEth::LEN),
+    (ExtendedHeaders::AETH, "AETH", Aeth::LEN),
+    (
+        ExtendedHeaders::ATOMIC_ACK_ETH,
+        "AtomicAckETH",
+        AtomicAckEth::LEN,
+    ),
+    (ExtendedHeaders::IMMDT, "ImmDt", ImmDt::LEN),
+    (ExtendedHeaders::IETH, "IETH", Ieth::LEN),
+];
+
 struct Reader<'a> {
     rest: &'a [u8],
-    given: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn next<const N: usize>(&mut self, header: &'static str) -> Result<&'a [u8; N], WireError> {
-        let (first, rest) = self.rest.split_first_chunk().ok_or_else(|| {
-            let needed = self.given - self.rest.len() + N;
-            WireError::new(
-                header,
-                "length",
-                WireErrorKind::Truncated {
-                    given: self.given,
-                    needed,
-                },
-            )
-        })?;
+    #[inline]
+    const fn next<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let Some((first, rest)) = self.rest.split_first_chunk() else {
+            return None;
+        };
         self.rest = rest;
-        Ok(first)
+        Some(first)
     }
 }
 

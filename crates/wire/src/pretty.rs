@@ -10,7 +10,7 @@
 //! assert_eq!(drep.to_string(), "DREP local_comm_id=0x8001 remote_comm_id=0x0001");
 //! ```
 
-use crate::base::Bth;
+use crate::base::{AtomicEth, Bth, Ieth, Opcode, Operation, Reth};
 use crate::cm::{Apr, CmMessage, Drep, Dreq, Ece, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 use crate::mad::{MAD_LEN, MadHeader};
 use crate::packet::Packet;
@@ -80,13 +80,28 @@ impl fmt::Display for Packet<'_> {
         if let Some(deth) = self.deth {
             write!(f, " src_qpn={}", deth.src_qpn)?;
         }
+        if let Some(xrceth) = self.xrceth {
+            write!(f, " srqn={}", xrceth.srqn)?;
+        }
+        if let Some(Reth { addr, rkey, len }) = self.reth {
+            write!(f, " addr={addr:#018x} rkey={rkey} dma_len={len}")?;
+        }
+        if let Some(atomic_eth) = self.atomic_eth {
+            atomic(self.bth.opcode, &atomic_eth, f)?;
+        }
         if let Some(aeth) = self.aeth {
             write!(f, " syndrome=\"{}\" msn={}", aeth.syndrome, aeth.msn)?;
+        }
+        if let Some(ack) = self.atomic_ack_eth {
+            write!(f, " original={:#018x}", ack.original)?;
         }
         if let Some(immdt) = self.immdt {
             write!(f, " imm={:#010x}", immdt.0)?;
         }
-        if self.aeth.is_none() {
+        if let Some(Ieth(rkey)) = self.ieth {
+            write!(f, " invalidate={rkey}")?;
+        }
+        if has_payload(self.bth.opcode) || !self.payload.is_empty() {
             write!(f, " len={}", self.payload.len())?;
         }
         if self.bth.ack_request {
@@ -97,6 +112,34 @@ impl fmt::Display for Packet<'_> {
         }
         Ok(())
     }
+}
+
+/// The operands that the operation has.
+fn atomic(opcode: Opcode, operands: &AtomicEth, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let AtomicEth {
+        addr,
+        rkey,
+        swap_add,
+        compare,
+    } = operands;
+    write!(f, " addr={addr:#018x} rkey={rkey}")?;
+    if opcode.operation() == Operation::FetchAdd {
+        write!(f, " add={swap_add:#018x}")
+    } else {
+        write!(f, " compare={compare:#018x} swap={swap_add:#018x}")
+    }
+}
+
+/// Whether packets of this kind carry a payload.
+const fn has_payload(opcode: Opcode) -> bool {
+    !matches!(
+        opcode.operation(),
+        Operation::RdmaReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+    )
 }
 
 impl fmt::Display for CmMessage {

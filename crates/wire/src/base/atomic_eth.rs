@@ -30,38 +30,11 @@ impl AtomicEth {
     /// Reads the header.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
-        let number = |at: usize| {
-            let chunk = bytes[at..].first_chunk().copied();
-            u64::from_be_bytes(chunk.unwrap_or_default())
-        };
-        let [
-            ..,
-            k0,
-            k1,
-            k2,
-            k3,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-            _,
-        ] = *bytes;
         Self {
-            addr: number(0),
-            rkey: RKey(u32::from_be_bytes([k0, k1, k2, k3])),
-            swap_add: number(12),
-            compare: number(20),
+            addr: u64::from_be_bytes(field(bytes, 0)),
+            rkey: RKey(u32::from_be_bytes(field(bytes, 8))),
+            swap_add: u64::from_be_bytes(field(bytes, 12)),
+            compare: u64::from_be_bytes(field(bytes, 20)),
         }
     }
 
@@ -72,4 +45,9 @@ impl AtomicEth {
         out[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
         out[20..].copy_from_slice(&self.compare.to_be_bytes());
     }
+}
+
+/// The `N` bytes from `at` on; they lie within the header.
+fn field<const N: usize>(bytes: &[u8; AtomicEth::LEN], at: usize) -> [u8; N] {
+    core::array::from_fn(|i| bytes[at + i])
 }

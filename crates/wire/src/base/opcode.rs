@@ -225,7 +225,14 @@ impl Opcode {
 
     /// The extended headers that follow the BTH, or `None` if the transport class has no such operation or the opcode is
     /// not implemented (reliable datagrams).
+    #[inline]
     pub(crate) const fn extended_headers(self) -> Option<ExtendedHeaders> {
+        EXTENDED_HEADERS[self.0 as usize]
+    }
+
+    /// What [`extended_headers`](Self::extended_headers) looks up.
+    const fn find_extended_headers(self) -> Option<ExtendedHeaders> {
+        use ExtendedHeaders as H;
         let operation = self.operation();
         match self.transport() {
             TransportClass::Rc | TransportClass::Xrc => {}
@@ -233,28 +240,33 @@ impl Opcode {
                 if self.0 & 0x1F <= 0x0B
                     && matches!(operation, Operation::Send | Operation::RdmaWrite) => {}
             TransportClass::Ud if matches!(self, Self::UD_SEND_ONLY | Self::UD_SEND_ONLY_IMM) => {}
-            TransportClass::Cnp if self.0 == Self::CNP.0 => return Some(ExtendedHeaders::NONE),
+            TransportClass::Cnp if self.0 == Self::CNP.0 => return Some(H::NONE),
             _ => return None,
         }
-        if matches!(operation, Operation::Unknown | Operation::Resync) {
-            return None;
+        let mut headers = match operation {
+            Operation::Unknown | Operation::Resync => return None,
+            Operation::Send => H::NONE,
+            Operation::RdmaWrite if self.position().is_start() => H::RETH,
+            Operation::RdmaWrite => H::NONE,
+            Operation::RdmaReadRequest => H::RETH,
+            Operation::RdmaReadResponse if matches!(self.position(), Position::Middle) => H::NONE,
+            Operation::RdmaReadResponse | Operation::Acknowledge => H::AETH,
+            Operation::AtomicAcknowledge => H::AETH.union(H::ATOMIC_ACK_ETH),
+            Operation::CompareSwap | Operation::FetchAdd => H::ATOMIC_ETH,
+        };
+        if matches!(self.transport(), TransportClass::Ud) {
+            headers = headers.union(H::DETH);
         }
-        let writes = matches!(operation, Operation::RdmaWrite) && self.position().is_start();
-        let answers_read = matches!(operation, Operation::RdmaReadResponse)
-            && !matches!(self.position(), Position::Middle);
-        let acknowledges_atomic = matches!(operation, Operation::AtomicAcknowledge);
-        Some(ExtendedHeaders {
-            deth: matches!(self.transport(), TransportClass::Ud),
-            xrceth: matches!(self.transport(), TransportClass::Xrc) && !self.is_response(),
-            reth: writes || matches!(operation, Operation::RdmaReadRequest),
-            atomic_eth: matches!(operation, Operation::CompareSwap | Operation::FetchAdd),
-            aeth: answers_read
-                || acknowledges_atomic
-                || matches!(operation, Operation::Acknowledge),
-            atomic_ack_eth: acknowledges_atomic,
-            immdt: self.has_immediate(),
-            ieth: matches!(self.0 & 0x1F, 0x16 | 0x17),
-        })
+        if matches!(self.transport(), TransportClass::Xrc) && !self.is_response() {
+            headers = headers.union(H::XRCETH);
+        }
+        if self.has_immediate() {
+            headers = headers.union(H::IMMDT);
+        }
+        if matches!(self.0 & 0x1F, 0x16 | 0x17) {
+            headers = headers.union(H::IETH);
+        }
+        Some(headers)
     }
 
     /// The name of the operation and position, without the transport.
@@ -274,31 +286,49 @@ impl Opcode {
     }
 }
 
-/// Which extended headers follow a BTH, in this order.
+/// Which extended headers follow a BTH: a set, in the order of the constants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ExtendedHeaders {
-    pub(crate) deth: bool,
-    pub(crate) xrceth: bool,
-    pub(crate) reth: bool,
-    pub(crate) atomic_eth: bool,
-    pub(crate) aeth: bool,
-    pub(crate) atomic_ack_eth: bool,
-    pub(crate) immdt: bool,
-    pub(crate) ieth: bool,
-}
+pub(crate) struct ExtendedHeaders(u8);
 
 impl ExtendedHeaders {
-    const NONE: Self = Self {
-        deth: false,
-        xrceth: false,
-        reth: false,
-        atomic_eth: false,
-        aeth: false,
-        atomic_ack_eth: false,
-        immdt: false,
-        ieth: false,
-    };
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const DETH: Self = Self(1 << 0);
+    pub(crate) const XRCETH: Self = Self(1 << 1);
+    pub(crate) const RETH: Self = Self(1 << 2);
+    pub(crate) const ATOMIC_ETH: Self = Self(1 << 3);
+    pub(crate) const AETH: Self = Self(1 << 4);
+    pub(crate) const ATOMIC_ACK_ETH: Self = Self(1 << 5);
+    pub(crate) const IMMDT: Self = Self(1 << 6);
+    pub(crate) const IETH: Self = Self(1 << 7);
+
+    pub(crate) const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    #[inline]
+    pub(crate) const fn contains(self, header: Self) -> bool {
+        self.0 & header.0 != 0
+    }
+
+    /// `header` if `is_given`, else nothing.
+    #[inline]
+    pub(crate) const fn given(header: Self, is_given: bool) -> Self {
+        if is_given { header } else { Self::NONE }
+    }
 }
+
+/// Looked up for every packet that comes and goes.
+static EXTENDED_HEADERS: [Option<ExtendedHeaders>; 256] = {
+    let mut table = [None; 256];
+    let mut opcode = Opcode(0);
+    loop {
+        table[opcode.0 as usize] = opcode.find_extended_headers();
+        match opcode.0.checked_add(1) {
+            Some(next) => opcode = Opcode(next),
+            None => break table,
+        }
+    }
+};
 
 const NAMES: [Option<&str>; 32] = [
     Some("SEND_FIRST"),

@@ -1,10 +1,12 @@
 //! Each rendering, word for word.
 
 use super::*;
-use crate::base::{Aeth, NakCode, Opcode, Syndrome};
+use crate::base::{Aeth, AtomicAckEth, ImmDt, NakCode, Syndrome, TransportClass, XrcEth};
 use crate::cm::{AlternatePath, MessageKind};
 use crate::packet::PacketHeader;
-use crate::units::{AprStatus, Gid, IbTimeout, Psn, QKey, RejReason, ServiceId, TransactionId};
+use crate::units::{
+    AprStatus, Gid, IbTimeout, Psn, QKey, RKey, RejReason, ServiceId, Srqn, TransactionId,
+};
 use std::string::ToString;
 
 #[test]
@@ -216,13 +218,79 @@ fn a_packet_line_shows_what_its_headers_say() {
         AnyPacket(&bytes[..len]).to_string(),
         "RC_ACKNOWLEDGE qpn=0x000011 psn=0x000005 syndrome=\"NAK PSN sequence error\" msn=3"
     );
-    let write = Bth {
-        opcode: Opcode::RC_RDMA_WRITE_ONLY,
+    let resync = Bth {
+        opcode: Opcode(0x55),
         ..bth
     };
-    write.emit(bytes.first_chunk_mut().expect("64 bytes"));
+    resync.emit(bytes.first_chunk_mut().expect("64 bytes"));
     assert_eq!(
         AnyPacket(&bytes[..28]).to_string(),
-        "RC_RDMA_WRITE_ONLY qpn=0x000011 psn=0x000005 (BTH, opcode: opcode 0x0a is not supported)"
+        "RD_RESYNC qpn=0x000011 psn=0x000005 (BTH, opcode: opcode 0x55 is not supported)"
     );
+}
+
+#[test]
+fn a_packet_of_each_one_sided_operation_has_its_line() {
+    let bth = |opcode| Bth::new(opcode, Qpn::truncate(0x11), Psn::truncate(5));
+    let (addr, rkey) = (0x7F00_0000_1000, RKey(0x0102_0304));
+    let reth = Reth {
+        addr,
+        rkey,
+        len: 5000,
+    };
+    let operands = AtomicEth {
+        addr,
+        rkey,
+        swap_add: 2,
+        compare: 1,
+    };
+    let srqn = Srqn::truncate(7);
+    let aeth = Aeth {
+        syndrome: Syndrome::ACK,
+        msn: 3,
+    };
+    let xrc_write = Opcode::RC_RDMA_WRITE_ONLY_IMM.of(TransportClass::Xrc);
+    let lines = [
+        (
+            PacketHeader::new(bth(xrc_write))
+                .with_xrceth(XrcEth { srqn })
+                .with_reth(reth)
+                .with_immdt(ImmDt(9)),
+            "XRC_RDMA_WRITE_ONLY_IMM qpn=0x000011 psn=0x000005 srqn=0x000007 addr=0x00007f0000001000 rkey=0x01020304 dma_len=5000 imm=0x00000009 len=4",
+        ),
+        (
+            PacketHeader::new(bth(Opcode::RC_RDMA_READ_RESPONSE_ONLY)).with_aeth(aeth),
+            "RC_RDMA_READ_RESPONSE_ONLY qpn=0x000011 psn=0x000005 syndrome=\"ACK\" msn=3 len=4",
+        ),
+        (
+            PacketHeader::new(bth(Opcode::RC_SEND_ONLY_INVALIDATE)).with_ieth(Ieth(rkey)),
+            "RC_SEND_ONLY_INVALIDATE qpn=0x000011 psn=0x000005 invalidate=0x01020304 len=4",
+        ),
+    ];
+    for (header, line) in lines {
+        assert_eq!(header.packet(b"data").to_string(), line);
+    }
+    let lines = [
+        (
+            PacketHeader::new(bth(Opcode::RC_RDMA_READ_REQUEST)).with_reth(reth),
+            "RC_RDMA_READ_REQUEST qpn=0x000011 psn=0x000005 addr=0x00007f0000001000 rkey=0x01020304 dma_len=5000",
+        ),
+        (
+            PacketHeader::new(bth(Opcode::RC_COMPARE_SWAP)).with_atomic_eth(operands),
+            "RC_COMPARE_SWAP qpn=0x000011 psn=0x000005 addr=0x00007f0000001000 rkey=0x01020304 compare=0x0000000000000001 swap=0x0000000000000002",
+        ),
+        (
+            PacketHeader::new(bth(Opcode::RC_FETCH_ADD)).with_atomic_eth(operands),
+            "RC_FETCH_ADD qpn=0x000011 psn=0x000005 addr=0x00007f0000001000 rkey=0x01020304 add=0x0000000000000002",
+        ),
+        (
+            PacketHeader::new(bth(Opcode::RC_ATOMIC_ACKNOWLEDGE))
+                .with_aeth(aeth)
+                .with_atomic_ack_eth(AtomicAckEth { original: 1 }),
+            "RC_ATOMIC_ACKNOWLEDGE qpn=0x000011 psn=0x000005 syndrome=\"ACK\" msn=3 original=0x0000000000000001",
+        ),
+    ];
+    for (header, line) in lines {
+        assert_eq!(header.packet(&[]).to_string(), line);
+    }
 }

@@ -6,8 +6,7 @@ use crate::hand_read;
 use crate::support::{FIXTURES, Frame, frames};
 use oarlock_wire::icrc::{check_ipv4_unknown_id, icrc_ipv4, icrc_ipv6};
 use oarlock_wire::{
-    Bth, CmMessage, IpCmHeader, MAD_LEN, Packet, PortSpace, Psn, Qpn, ROCE_PORT, WireError,
-    WireErrorKind,
+    Bth, CmMessage, IpCmHeader, MAD_LEN, Opcode, Packet, PortSpace, Psn, Qpn, ROCE_PORT, WireError,
 };
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -211,33 +210,56 @@ fn data_begins_with_the_psn_that_was_agreed() {
     assert_eq!(judged, 3);
 }
 
+/// rping: CM, SEND, and the RDMA READs and WRITEs by which the server fetches and returns the data.
 #[test]
-fn every_packet_with_known_headers_is_read_and_written_as_it_stands() {
-    let mut known = 0;
-    let mut unknown = 0;
+fn every_packet_is_read_and_written_as_it_stands() {
+    let mut by_opcode = BTreeMap::new();
     for frame in frames("wire-rping.pcap") {
-        match Packet::parse(&frame.transport) {
-            Ok(packet) => {
-                let mut again = [0xA5; 1500];
-                let len = packet
-                    .emit(&mut again)
-                    .expect("what was parsed can be emitted");
-                assert_eq!(again[..len], frame.transport, "{packet}");
-                known += 1;
+        let packet = Packet::parse(&frame.transport).expect("a packet");
+        let mut again = [0xA5; 1500];
+        let len = packet
+            .emit(&mut again)
+            .expect("what was parsed can be emitted");
+        assert_eq!(again[..len], frame.transport, "{packet}");
+        let one_sided = matches!(frame.transport[0], 0x0A | 0x0C);
+        assert_eq!(packet.reth.is_some(), one_sided, "{packet}");
+        *by_opcode.entry(packet.bth.opcode.to_string()).or_insert(0) += 1;
+    }
+    let counted = |name: &str| by_opcode[name];
+    assert_eq!(by_opcode.values().sum::<usize>(), 130);
+    let [writes, requests, responses] = [
+        "RC_RDMA_WRITE_ONLY",
+        "RC_RDMA_READ_REQUEST",
+        "RC_RDMA_READ_RESPONSE_ONLY",
+    ]
+    .map(counted);
+    assert_eq!((writes, requests, responses), (10, 10, 10));
+}
+
+/// What a kernel asks for it gets: the response has the PSN of the request and as many bytes as its RETH says.
+#[test]
+fn a_kernel_answers_a_read_with_the_length_and_psn_of_its_request() {
+    let frames = frames("wire-rping.pcap");
+    let mut asked = BTreeMap::new();
+    let mut answered = 0;
+    for frame in &frames {
+        let packet = Packet::parse(&frame.transport).expect("a packet");
+        match packet.bth.opcode {
+            Opcode::RC_RDMA_READ_REQUEST => {
+                let reth = packet.reth.expect("a RETH");
+                assert!(reth.addr > 0 && reth.rkey.0 > 0, "{packet}");
+                asked.insert((frame.destination, packet.bth.psn.get()), reth.len);
             }
-            Err(error) => {
-                assert!(
-                    matches!(
-                        error.kind,
-                        WireErrorKind::UnsupportedOpcode(0x0A | 0x0C | 0x10)
-                    ),
-                    "{error}"
-                );
-                unknown += 1;
+            Opcode::RC_RDMA_READ_RESPONSE_ONLY => {
+                let len = asked.remove(&(frame.source, packet.bth.psn.get()));
+                assert_eq!(len.map(|len| len as usize), Some(packet.payload.len()));
+                assert!(packet.aeth.is_some());
+                answered += 1;
             }
+            _ => {}
         }
     }
-    assert_eq!((known, unknown), (100, 30));
+    assert_eq!((answered, asked.len()), (10, 0));
 }
 
 // The judges judged: a fault planted on purpose is reported.

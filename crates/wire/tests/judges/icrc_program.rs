@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the program prints and its exit status, or `None` where there is no Python.
-fn judge(pcap: &Path) -> Option<(String, Option<i32>)> {
+pub(crate) fn judge(pcap: &Path) -> Option<(String, Option<i32>)> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/check_icrc.py");
     match Command::new("python3").arg(program).arg(pcap).output() {
         Ok(output) => {

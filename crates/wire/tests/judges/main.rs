@@ -7,6 +7,7 @@ mod dissector;
 mod hand_read;
 mod icrc_program;
 mod linux_header;
+mod opcodes;
 mod robustness;
 mod round_trip;
 mod support;
