@@ -3,11 +3,14 @@
 //! ```text
 //!            ┌──────────────────────────── any state ───────────────────────────┐
 //!            v                                                                  v
-//!          Reset ──> Init ──> Rtr ──> Rts <── Sqe                             Error
-//!                    │  ^             │  ^     ^
-//!                    └──┘             └──┘     └── from Rts, when a send of a UD queue pair fails
-//!                (attributes only)
+//!          Reset ──> Init ──> Rtr ──> Rts <────> Sqd                          Error
+//!                    │  ^            │  ^ ^     │  ^
+//!                    └──┘            └──┘ │     └──┘
+//!              (loops change attributes)  │
+//!                                        Sqe <── from Rts or Sqd, when a send of a UC or UD queue pair fails
 //! ```
+//! [`QpType::transition`] has the masks of every transition.
+//!
 //! IBA Vol. 1 ch. 10 "Queue pair and EE context states"; ch. 11 "Modify queue pair".
 
 use core::fmt;
@@ -62,9 +65,10 @@ pub enum QpState {
     Rtr = 2,
     /// Ready to send, too.
     Rts = 3,
-    /// Send queue drained.
+    /// Send queue drain: what was begun is finished, what waits does, and messages still arrive. Attributes of the path may
+    /// change when [`QpAttr::sq_draining`] is no longer true.
     Sqd = 4,
-    /// Send queue error: a send of a UD queue pair has failed here. Sends are flushed, messages still arrive.
+    /// Send queue error: a send of a UC or UD queue pair has failed here. Sends are flushed, messages still arrive.
     Sqe = 5,
     /// All work is flushed.
     Error = 6,
@@ -116,7 +120,7 @@ bitflags! {
         const RQ_PSN = 1 << 12;
         /// `max_rd_atomic`
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// Alternate path: refused, since a soft device's path is the operating system's affair.
+        /// Alternate path: refused, since which way packets take is the operating system's affair.
         const ALT_PATH = 1 << 14;
         /// `min_rnr_timer`
         const MIN_RNR_TIMER = 1 << 15;
@@ -135,6 +139,11 @@ bitflags! {
         // Bits without a name are kept, and refused by every transition.
         const _ = !0;
     }
+}
+
+impl AttrMask {
+    /// The bits that no constant names.
+    pub(crate) const UNNAMED: Self = Self::from_bits_retain(!0x021F_FFFF);
 }
 
 impl fmt::Display for AttrMask {
@@ -167,6 +176,12 @@ bitflags! {
     }
 }
 
+impl fmt::Display for AccessFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
 /// Attributes of a queue pair; `mask` says which fields hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttr {
@@ -176,13 +191,15 @@ pub struct QpAttr {
     pub state: QpState,
     /// The state the caller believes the queue pair to be in.
     pub current_state: QpState,
-    /// Raise [`QpEvent::SqDrained`](crate::QpEvent::SqDrained) when the send queue has drained: with a transition to Sqd.
+    /// Raise [`QpEvent::SqDrained`](crate::QpEvent::SqDrained) when the send queue has drained: with the transition to Sqd.
     pub sqd_notify: bool,
-    /// What the remote side may do.
+    /// Query only: requests that were begun before the transition to Sqd are not done yet.
+    pub sq_draining: bool,
+    /// What the remote side may do: any of the three REMOTE rights; LOCAL_WRITE may be given and is always the case.
     pub access: AccessFlags,
     /// The partition key (the entry of the port's table that the caller's index names).
     pub pkey: PKey,
-    /// The port.
+    /// The port; a soft device has port 1.
     pub port_num: u8,
     /// UD: the key that a datagram must carry to be received. Also what a send carries that asks for it, see
     /// [`UdDestination::remote_qkey`](crate::UdDestination::remote_qkey).
@@ -219,6 +236,7 @@ impl Default for QpAttr {
             state: QpState::Reset,
             current_state: QpState::Reset,
             sqd_notify: false,
+            sq_draining: false,
             access: AccessFlags::empty(),
             pkey: PKey::DEFAULT,
             port_num: 1,
@@ -300,124 +318,10 @@ impl QpAttr {
     }
 }
 
-/// One row of the transition table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Transition {
-    pub(crate) from: QpState,
-    pub(crate) to: QpState,
-    pub(crate) required: AttrMask,
-    pub(crate) optional: AttrMask,
-}
+mod transitions;
 
-const fn row(from: QpState, to: QpState, required: AttrMask, optional: AttrMask) -> Transition {
-    Transition {
-        from,
-        to,
-        required,
-        optional,
-    }
-}
-
-const INIT: AttrMask = AttrMask::ACCESS_FLAGS
-    .union(AttrMask::PKEY_INDEX)
-    .union(AttrMask::PORT);
-const RTR: AttrMask = AttrMask::AV
-    .union(AttrMask::PATH_MTU)
-    .union(AttrMask::DEST_QPN)
-    .union(AttrMask::RQ_PSN)
-    .union(AttrMask::MAX_DEST_RD_ATOMIC)
-    .union(AttrMask::MIN_RNR_TIMER);
-const RTS: AttrMask = AttrMask::SQ_PSN
-    .union(AttrMask::TIMEOUT)
-    .union(AttrMask::RETRY_CNT)
-    .union(AttrMask::RNR_RETRY)
-    .union(AttrMask::MAX_QP_RD_ATOMIC);
-const NONE: AttrMask = AttrMask::empty();
-const UD_INIT: AttrMask = AttrMask::PKEY_INDEX
-    .union(AttrMask::PORT)
-    .union(AttrMask::QKEY);
-
-/// UD: the transitions beside those to Reset and Error (IBA Vol. 1 ch. 11 "Modify queue pair", the table of UD).
-pub(crate) const UD_TRANSITIONS: [Transition; 6] = [
-    row(QpState::Reset, QpState::Init, UD_INIT, NONE),
-    row(QpState::Init, QpState::Init, NONE, UD_INIT),
-    row(
-        QpState::Init,
-        QpState::Rtr,
-        NONE,
-        AttrMask::PKEY_INDEX.union(AttrMask::QKEY),
-    ),
-    row(QpState::Rtr, QpState::Rts, AttrMask::SQ_PSN, AttrMask::QKEY),
-    row(QpState::Rts, QpState::Rts, NONE, AttrMask::QKEY),
-    row(QpState::Sqe, QpState::Rts, NONE, AttrMask::QKEY),
-];
-
-/// RC: the transitions beside those to Reset and Error, which every state has and which take nothing.
-///
-/// Alternate paths (allowed by the specification in Rtr and Rts) are not implemented and therefore not in the table.
-pub(crate) const RC_TRANSITIONS: [Transition; 5] = [
-    row(QpState::Reset, QpState::Init, INIT, NONE),
-    row(QpState::Init, QpState::Init, NONE, INIT),
-    row(
-        QpState::Init,
-        QpState::Rtr,
-        RTR,
-        AttrMask::ACCESS_FLAGS.union(AttrMask::PKEY_INDEX),
-    ),
-    row(
-        QpState::Rtr,
-        QpState::Rts,
-        RTS,
-        AttrMask::ACCESS_FLAGS.union(AttrMask::MIN_RNR_TIMER),
-    ),
-    row(
-        QpState::Rts,
-        QpState::Rts,
-        NONE,
-        AttrMask::ACCESS_FLAGS.union(AttrMask::MIN_RNR_TIMER),
-    ),
-];
-
-/// The state that `attr` leads to from `from` by the rows of `table`, or the rule that it breaks.
-pub(crate) fn check_transition(
-    table: &[Transition],
-    from: QpState,
-    attr: &QpAttr,
-) -> Result<QpState, Error> {
-    if attr.mask.contains(AttrMask::CUR_STATE) && attr.current_state != from {
-        return Err(Error::CurrentStateMismatch {
-            given: attr.current_state,
-            actual: from,
-        });
-    }
-    let to = if attr.mask.contains(AttrMask::STATE) {
-        attr.state
-    } else {
-        from
-    };
-    if to == QpState::Sqd {
-        return Err(Error::StateNotSupported(to));
-    }
-    let (required, optional) = if matches!(to, QpState::Reset | QpState::Error) {
-        (NONE, NONE)
-    } else {
-        let row = table.iter().find(|row| row.from == from && row.to == to);
-        let row = row.ok_or(Error::InvalidTransition { from, to })?;
-        (row.required, row.optional)
-    };
-    let given = attr
-        .mask
-        .difference(AttrMask::STATE.union(AttrMask::CUR_STATE));
-    let missing = required.difference(given);
-    if !missing.is_empty() {
-        return Err(Error::AttributeMissing { from, to, missing });
-    }
-    let extra = given.difference(required.union(optional));
-    if !extra.is_empty() {
-        return Err(Error::AttributeNotAllowed { from, to, extra });
-    }
-    Ok(to)
-}
+pub use transitions::Transition;
+pub(crate) use transitions::{Limits, transition};
 
 #[cfg(test)]
 mod tests;

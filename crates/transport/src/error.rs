@@ -2,7 +2,7 @@
 
 use oarlock_wire::{Gid, Mtu, Qpn};
 
-use crate::attr::{AttrMask, QpState, QpType};
+use crate::attr::{AccessFlags, AttrMask, QpState, QpType};
 
 /// A call that was refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -32,9 +32,6 @@ pub enum Error {
         /// Wanted state.
         to: QpState,
     },
-    /// The state exists for this type of queue pair but is not implemented.
-    #[error("state {0} is not supported")]
-    StateNotSupported(QpState),
     /// The transition needs more attributes.
     #[error("{from} to {to} needs the attributes {missing}")]
     AttributeMissing {
@@ -92,6 +89,20 @@ pub enum Error {
     /// The path MTU is a reserved code.
     #[error("path MTU code {0} is reserved")]
     InvalidMtu(u8),
+    /// The port carries no such packets.
+    #[error("path MTU {given} is more than the port's {port}")]
+    PathMtuTooLarge {
+        /// What was given.
+        given: Mtu,
+        /// What the port carries.
+        port: Mtu,
+    },
+    /// Rights of memory that mean nothing for a queue pair.
+    #[error("a queue pair cannot grant {flags}")]
+    QpAccessNotSupported {
+        /// Those of the flags given.
+        flags: AccessFlags,
+    },
     /// As many requests as the queue holds are outstanding.
     #[error("{queue} queue is full: {depth} requests outstanding")]
     QueueFull {

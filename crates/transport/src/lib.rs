@@ -123,7 +123,7 @@ mod ud;
 mod vendor;
 mod work;
 
-pub use attr::{AccessFlags, AttrMask, QpAttr, QpState, QpType};
+pub use attr::{AccessFlags, AttrMask, QpAttr, QpState, QpType, Transition};
 pub use completion::{Completion, WcOpcode, WcStatus};
 pub use counters::{Counter, Counters};
 pub use error::Error;

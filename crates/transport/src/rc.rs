@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 use oarlock_wire::base::TransportClass;
 use oarlock_wire::{AddressVector, Bth, Opcode, Packet, PacketHeader, Qpn, Time, WireErrorKind};
 
-use crate::attr::{AttrMask, QpAttr, QpState, QpType, RC_TRANSITIONS, check_transition};
+use crate::attr::{AttrMask, QpAttr, QpState, QpType, transition};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::packet::{PacketBuf, Transmit, pkeys_match};
 use crate::queue::{PsnRange, RecvQueue, RecvWqe, SendQueue, SendWqe};
-use crate::work::{RecvWr, SendOp, SendWr};
+use crate::work::{MAX_MESSAGE_LEN, RecvWr, SendOp, SendWr};
 use requester::Requester;
 use responder::Responder;
 
@@ -130,9 +130,6 @@ pub enum QpEvent {
     /// The queue pair is in the error state by the fault of neither program.
     Fatal,
 }
-
-/// The longest message (IBA Vol. 1 ch. 9 "Message size").
-pub const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
 /// Old and new PSNs are told apart by half of their 2^24 values; a quarter is enough for anyone.
 const MAX_WINDOW: u32 = 1 << 22;
@@ -244,7 +241,7 @@ impl Rc {
     /// IBA Vol. 1 ch. 11 "Modify queue pair".
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
-        let to = check_transition(&RC_TRANSITIONS, self.state, attr)?;
+        let to = transition(QpType::Rc, self.state, attr)?;
         self.check_values(attr)?;
         let from = self.state;
         match to {

@@ -21,7 +21,7 @@ use oarlock_wire::{
     AddressVector, Bth, Deth, Gid, Grh, ImmDt, Mtu, Opcode, Packet, PacketHeader, Psn, QKey, Qpn,
 };
 
-use crate::attr::{AttrMask, QpAttr, QpState, QpType, UD_TRANSITIONS, check_transition};
+use crate::attr::{AttrMask, QpAttr, QpState, QpType, transition};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
@@ -160,7 +160,7 @@ impl Ud {
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
         // Deviation: a Q_Key with the top bit set is for privileged callers (IBA Vol. 1 ch. 10 "Q_Keys"). Whoever has a slot
         // of the port can write any packet to it, so refusing such a key here would protect nobody.
-        let to = check_transition(&UD_TRANSITIONS, self.state, attr)?;
+        let to = transition(QpType::Ud, self.state, attr)?;
         match to {
             QpState::Reset => self.reset(),
             QpState::Error => self.enter_error(),

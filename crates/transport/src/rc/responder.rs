@@ -165,7 +165,7 @@ impl Rc {
             } => (1..=mtu).contains(&len),
             Part { is_last: false, .. } => len == mtu && packet.bth.pad == 0,
         };
-        if !length_is_valid || placed + len > u64::from(super::MAX_MESSAGE_LEN) {
+        if !length_is_valid || placed + len > u64::from(crate::work::MAX_MESSAGE_LEN) {
             return Err(Refusal::Invalid);
         }
         if placed + len > wqe.capacity {

@@ -43,16 +43,15 @@ fn ready(own: u8, peer: u8) -> Rc {
         rnr_retry: RetryCount::MAX,
         ..QpAttr::default()
     };
-    for row in RC_TRANSITIONS {
-        if row.from != row.to {
-            let mask = row.required | AttrMask::STATE;
-            rc.modify(&QpAttr {
-                mask,
-                state: row.to,
-                ..attr
-            })
-            .unwrap();
-        }
+    let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+    for step in states.windows(2) {
+        let transition = QpType::Rc.transition(step[0], step[1]).unwrap();
+        rc.modify(&QpAttr {
+            mask: transition.required | AttrMask::STATE,
+            state: step[1],
+            ..attr
+        })
+        .unwrap();
     }
     rc
 }

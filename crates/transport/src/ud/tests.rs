@@ -26,15 +26,15 @@ fn ready(number: u8) -> Ud {
         max_recv_wr: 4,
         ..UdConfig::default()
     });
-    for row in UD_TRANSITIONS {
-        if row.from != row.to && row.from != QpState::Sqe {
-            ud.modify(&QpAttr {
-                mask: row.required | AttrMask::STATE,
-                state: row.to,
-                ..QpAttr::default()
-            })
-            .unwrap();
-        }
+    let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+    for step in states.windows(2) {
+        let transition = QpType::Ud.transition(step[0], step[1]).unwrap();
+        ud.modify(&QpAttr {
+            mask: transition.required | AttrMask::STATE,
+            state: step[1],
+            ..QpAttr::default()
+        })
+        .unwrap();
     }
     ud
 }
