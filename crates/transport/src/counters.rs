@@ -67,6 +67,24 @@ counters! {
     AcksDeferred = "acks_deferred",
     /// Responses that do not fit their request and have ended it.
     BadResponses = "bad_responses",
+    /// READ response packets sent.
+    ReadResponsesSent = "read_responses_sent",
+    /// Acknowledgements of atomic operations sent.
+    AtomicResponsesSent = "atomic_responses_sent",
+    /// READ response packets placed.
+    ReadResponsesReceived = "read_responses_received",
+    /// Acknowledgements of atomic operations placed.
+    AtomicResponsesReceived = "atomic_responses_received",
+    /// READ requests executed again.
+    DuplicateReads = "duplicate_reads",
+    /// Atomic requests answered again with the result that was kept.
+    DuplicateAtomics = "duplicate_atomics",
+    /// The peer has given no credits: one packet goes out as a probe.
+    CreditStalls = "credit_stalls",
+    /// RNR NAKs that a fault rule asked for.
+    RnrInjected = "rnr_injected",
+    /// Requests of this side that failed because local memory could not be reached.
+    LocalAccessErrors = "local_access_errors",
     /// Packets sent, of every kind.
     PacketsSent = "packets_sent",
     /// Packets handed to the queue pair, those that it drops included.
@@ -123,6 +141,10 @@ counters! {
     DroppedWrongTransport = "dropped_wrong_transport",
     /// Dropped: a response that no request of ours asks for.
     DroppedUnexpectedResponse = "dropped_unexpected_response",
+    /// Dropped: data of a READ or atomic operation that have arrived before.
+    DroppedStaleResponse = "dropped_stale_response",
+    /// Dropped: data of a READ or atomic operation behind others that are missing.
+    DroppedOutOfOrderResponse = "dropped_out_of_order_response",
     /// Dropped: a response without its AETH.
     DroppedNoAeth = "dropped_no_aeth",
     /// Dropped: an acknowledgement of what is acknowledged already.
@@ -139,6 +161,12 @@ counters! {
     DroppedReceiverNotReady = "dropped_receiver_not_ready",
     /// Dropped: a request that no responder may execute. RC answers it with a fatal NAK, UC with silence.
     DroppedInvalidRequest = "dropped_invalid_request",
+    /// Dropped: a request to a queue pair that only sends (XRC initiator).
+    DroppedNoResponder = "dropped_no_responder",
+    /// Dropped: a repeated atomic operation whose result is no longer kept.
+    DroppedLostAtomic = "dropped_lost_atomic",
+    /// Dropped: a repeated READ while as many as allowed wait to be answered.
+    DroppedTooManyReads = "dropped_too_many_reads",
     /// Dropped: a UC WRITE whose key, range or right does not fit, and the rest of its message.
     DroppedRemoteAccess = "dropped_remote_access",
     /// Not sent: the queue of responses is full. The peer's timeout recovers.

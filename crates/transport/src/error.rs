@@ -60,11 +60,11 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
-    /// Attributes of the path may change only when nothing is being sent.
-    #[error("the send queue still drains: {attributes} may change when it has")]
+    /// Requests that were begun before state Sqd are not done; until then only Reset and Error can be reached.
+    #[error("no transition from SQD to {to}: the send queue still drains")]
     StillDraining {
-        /// What was given.
-        attributes: AttrMask,
+        /// Wanted state.
+        to: QpState,
     },
     /// An attribute has a value below its range.
     #[error("{attribute} is {given}, at least {min}")]

@@ -164,6 +164,14 @@ pub trait Memory {
         self.scatter(&held.sges, offset, data)
     }
 
+    /// Names the shared receive queue that a request to an XRC target is for: what the following calls of this request
+    /// reach by a remote key lies in the queue's protection domain (IBA Vol. 1 Annex A14). Called with each request packet,
+    /// and again before memory is read for a READ that is answered later. False: the domain of the queue pair has no such
+    /// queue, and the request is refused.
+    fn select_shared(&mut self, _srqn: Srqn) -> bool {
+        false
+    }
+
     /// Takes the oldest buffer of a shared receive queue: the one of the queue pair, or for XRC the one that the packet
     /// names.
     fn take_shared_receive(

@@ -121,6 +121,11 @@ impl<W: Copy> WorkQueue<W> {
         self.head == self.tail
     }
 
+    /// How many entries wait.
+    pub(crate) const fn len(&self) -> u32 {
+        (self.tail - self.head) as u32
+    }
+
     fn slot(&self, serial: u64) -> usize {
         (serial % self.wqes.len() as u64) as usize
     }

@@ -177,7 +177,7 @@ impl Srq {
 
     /// How many buffers wait.
     pub const fn len(&self) -> u32 {
-        (self.queue.tail() - self.queue.head()) as u32
+        self.queue.len()
     }
 
     /// Whether none waits.
