@@ -1,5 +1,6 @@
 //! Received packets of one call.
 
+use crate::fault::DeviceFault;
 use oarlock_wire::AddressVector;
 use std::ops::Range;
 
@@ -8,6 +9,8 @@ use std::ops::Range;
 pub struct Batch {
     buffers: Vec<Box<[u8]>>,
     packets: Vec<Entry>,
+    /// Which packets bring a fault of the device with them, in their order.
+    faults: Vec<(usize, DeviceFault)>,
 }
 
 #[derive(Debug, Clone)]
@@ -30,6 +33,7 @@ impl Batch {
                 .map(|_| vec![0; BUFFER_LEN].into_boxed_slice())
                 .collect(),
             packets: Vec::new(),
+            faults: Vec::new(),
         }
     }
 
@@ -39,6 +43,12 @@ impl Batch {
         self.packets
             .iter()
             .map(|entry| (entry.av, &self.buffers[entry.buffer][entry.range.clone()]))
+    }
+
+    /// The faults that [rules](crate::fault) have for these packets and that are the receiver's to carry out.
+    #[must_use]
+    pub fn strikes(&self) -> Strikes<'_> {
+        Strikes { rest: &self.faults }
     }
 
     /// Number of packets.
@@ -55,6 +65,14 @@ impl Batch {
 
     pub(crate) fn clear(&mut self) {
         self.packets.clear();
+        self.faults.clear();
+    }
+
+    /// The packet that was put in last brings a fault with it.
+    pub(crate) fn strike(&mut self, fault: DeviceFault) {
+        if let Some(last) = self.packets.len().checked_sub(1) {
+            self.faults.push((last, fault));
+        }
     }
 
     pub(crate) fn buffers_mut(&mut self) -> &mut [Box<[u8]>] {
@@ -67,6 +85,29 @@ impl Batch {
 
     pub(crate) fn push(&mut self, av: AddressVector, buffer: usize, range: Range<usize>) {
         self.packets.push(Entry { av, buffer, range });
+    }
+}
+
+/// The faults for the packets of a [`Batch`], asked for in the packets' order.
+#[derive(Debug)]
+pub struct Strikes<'a> {
+    rest: &'a [(usize, DeviceFault)],
+}
+
+impl Strikes<'_> {
+    /// The fault that comes with the packet at this place, 0 being the first. The places of several calls must ascend.
+    #[inline]
+    pub fn at(&mut self, packet: usize) -> Option<DeviceFault> {
+        while let Some(((place, fault), rest)) = self.rest.split_first() {
+            if *place > packet {
+                break;
+            }
+            self.rest = rest;
+            if *place == packet {
+                return Some(*fault);
+            }
+        }
+        None
     }
 }
 

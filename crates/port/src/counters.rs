@@ -78,12 +78,18 @@ counters! {
     rxq_overflow,
     /// Packets to an address or slot that nobody holds, or to a group without members (in-memory wire).
     no_receiver,
-    /// Packets lost by an injected fault (in-memory wire).
+    /// Packets lost by an injected fault.
     fault_lost,
-    /// Packets duplicated by an injected fault (in-memory wire).
+    /// Packets duplicated by an injected fault.
     fault_duplicated,
-    /// Packets overtaken because of an injected fault (in-memory wire).
+    /// Packets that an injected fault made wait until another had overtaken them.
     fault_reordered,
+    /// Packets delayed by an injected fault.
+    fault_delayed,
+    /// Packets of which an injected fault changed a bit.
+    fault_corrupted,
+    /// Delayed and reordered packets that went before their time, because too many waited.
+    fault_released_early,
     /// Captured packets that could not be written to the capture file.
     capture_failed,
 }

@@ -2,18 +2,19 @@
 //! slot. Packets are as on the wire, ICRC included. Loss, duplication and reordering can be switched on, from a seed.
 //! Addresses and the network interface of a host can come and go.
 
-mod fault;
+mod dice;
 mod link;
 
-pub use fault::Faults;
+pub use dice::Faults;
 pub use link::MemChanges;
 
 use crate::counters::Counter;
+use crate::fault::{self, Direction, Fate, Held, Injector, Outlet};
 use crate::frame::{Flow, IpFields};
 use crate::group::Groups;
 use crate::pcap::{Capture, Tap};
 use crate::{Batch, Counters, MemError, ROCE_PORT, SLOTS};
-use fault::{Dice, Fate};
+use dice::{Dice, Roll};
 use link::Link;
 use oarlock_wire::{AddressVector, FlowLabel, Gid};
 use rustix::event::{EventfdFlags, eventfd};
@@ -39,11 +40,19 @@ pub struct MemHost {
 /// One open slot of a host; closed when dropped.
 #[derive(Debug)]
 pub struct MemPort {
+    /// Ends before the slot is closed.
+    injector: Injector,
+    groups: Groups,
+    out: Arc<MemOutgoing>,
+}
+
+/// What a slot sends with, shared with whoever lets held packets go.
+#[derive(Debug)]
+struct MemOutgoing {
     host: MemHost,
     slot: u8,
     ready: Arc<OwnedFd>,
     queue: Arc<Mutex<Queue>>,
-    groups: Groups,
     counters: Counters,
     tap: Tap,
 }
@@ -141,13 +150,16 @@ impl MemHost {
         };
         drop(state);
         Ok(MemPort {
-            host: self.clone(),
-            slot,
-            ready,
-            queue,
+            injector: Injector::default(),
             groups: Groups::default(),
-            counters: Counters::default(),
-            tap: Tap::default(),
+            out: Arc::new(MemOutgoing {
+                host: self.clone(),
+                slot,
+                ready,
+                queue,
+                counters: Counters::default(),
+                tap: Tap::default(),
+            }),
         })
     }
 }
@@ -156,36 +168,42 @@ impl MemPort {
     /// The slot.
     #[must_use]
     pub fn slot(&self) -> u8 {
-        self.slot
+        self.out.slot
     }
 
     /// What was sent, received and dropped.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.out.counters
     }
 
     pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
-        self.tap.set_with(captures, &self.host.addresses());
+        self.out.tap.set_with(captures, &self.out.host.addresses());
+    }
+
+    pub(crate) fn inject(&self, faults: Vec<Arc<fault::Faults>>) -> io::Result<()> {
+        let outlet: Arc<dyn Outlet> = self.out.clone();
+        self.injector.set(faults, &outlet)
+    }
+
+    pub(crate) fn has_faults(&self) -> bool {
+        self.injector.is_on()
     }
 
     pub(crate) fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
-        if !self.tap.is_on() {
+        let out = &*self.out;
+        if !out.tap.is_on() {
             return Ok(());
         }
-        let flow = self.flow(av, packet)?;
+        let flow = out.flow(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
-        let ip = IpFields {
-            identification: 0,
-            traffic_class: av.traffic_class,
-            hop_limit: av.hop_limit,
-        };
-        self.tap.sent(&self.counters, &flow, ip, &[packet, &icrc]);
+        out.tap
+            .sent(&out.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
         Ok(())
     }
 
     pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
-        let flow = self.flow(av, packet)?;
+        let flow = self.out.flow(av, packet)?;
         self.send_one(av, flow, 0, packet)
     }
 
@@ -196,11 +214,34 @@ impl MemPort {
         segment: usize,
     ) -> io::Result<()> {
         crate::udp::check_run(run.len(), segment)?;
-        let flow = self.flow(av, run)?;
+        let flow = self.out.flow(av, run)?;
         for (i, segment) in run.chunks(segment).enumerate() {
             self.send_one(av, flow, i as u16, &segment[..segment.len() - ICRC_LEN])?;
         }
         Ok(())
+    }
+
+    fn send_one(
+        &self,
+        av: &AddressVector,
+        flow: Flow,
+        identification: u16,
+        packet: &[u8],
+    ) -> io::Result<()> {
+        let icrc = flow.icrc(identification, packet)?;
+        let packet = Held {
+            direction: Direction::Tx,
+            av: *av,
+            flow,
+            ip: ip_fields(av, identification),
+            datagram: [packet, &icrc].concat(),
+        };
+        if self.injector.is_on() {
+            self.injector.send(&*self.out, packet)
+        } else {
+            self.out.transmit(packet.flow, packet.ip, packet.datagram);
+            Ok(())
+        }
     }
 
     pub(crate) fn join_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
@@ -209,9 +250,11 @@ impl MemPort {
             if ifindex != MEM_IFINDEX {
                 return Err(io::Error::from_raw_os_error(libc::ENODEV));
             }
-            let member = (self.host.host.number, self.slot);
-            let mut wire = self.host.wire.lock();
-            wire.groups.entry(group).or_default().insert(member);
+            let mut wire = self.out.host.wire.lock();
+            wire.groups
+                .entry(group)
+                .or_default()
+                .insert(self.out.place());
             Ok(())
         })
     }
@@ -219,12 +262,106 @@ impl MemPort {
     pub(crate) fn leave_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         let group = group.to_canonical();
         self.groups.leave(group, ifindex, |_| {
-            self.host
-                .wire
-                .lock()
-                .leave((self.host.host.number, self.slot), |left| left == group);
+            let mut wire = self.out.host.wire.lock();
+            wire.leave(self.out.place(), |left| left == group);
             Ok(())
         })
+    }
+
+    pub(crate) fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        batch.clear();
+        let mut used = 0;
+        while batch.is_empty() || used < batch.buffers_mut().len() {
+            let Some(packet) = self.out.next_packet() else {
+                break;
+            };
+            used += usize::from(self.accept(packet, used, batch));
+        }
+        self.out
+            .counters
+            .add(Counter::rx_packets, batch.len() as u64);
+        Ok(batch.len())
+    }
+
+    /// Checks a packet and puts it into the batch, unless it is dropped.
+    fn accept(&self, mut packet: InFlight, buffer: usize, batch: &mut Batch) -> bool {
+        let counters = &self.out.counters;
+        let Some(identification) = packet.flow.verify(&packet.datagram) else {
+            counters.add(Counter::icrc_bad, 1);
+            return false;
+        };
+        packet.ip.identification = identification;
+        let destination = packet.flow.destination;
+        let to_group = destination.is_multicast();
+        let dest_qpn = &packet.datagram[5..8];
+        if to_group
+            && !self
+                .groups
+                .accept(counters, destination, MEM_IFINDEX, dest_qpn)
+        {
+            return false;
+        }
+        if !packet.was_held {
+            self.out
+                .tap
+                .received(counters, &packet.flow, packet.ip, &packet.datagram);
+        }
+        let av = AddressVector {
+            local: Gid::from_ip(packet.flow.destination),
+            remote: Gid::from_ip(packet.flow.source),
+            scope_id: if to_group { MEM_IFINDEX } else { 0 },
+            traffic_class: packet.ip.traffic_class,
+            hop_limit: packet.ip.hop_limit,
+            flow_label: FlowLabel::default(),
+            service_level: 0,
+        };
+        let fate = if packet.was_held || !self.injector.is_on() {
+            Fate::Delivered
+        } else {
+            let InFlight {
+                flow, ip, datagram, ..
+            } = &mut packet;
+            let (flow, ip) = (*flow, *ip);
+            self.injector
+                .received(&*self.out, &flow, datagram, |datagram| Held {
+                    direction: Direction::Rx,
+                    av,
+                    flow,
+                    ip,
+                    datagram: datagram.to_vec(),
+                })
+        };
+        match fate {
+            Fate::Away => return false,
+            Fate::Corrupted => {
+                let is_right = packet.flow.verify(&packet.datagram).is_some();
+                debug_assert!(!is_right, "a changed bit is one that the ICRC covers");
+                counters.add(Counter::icrc_bad, 1);
+                return false;
+            }
+            Fate::Delivered | Fate::Twice | Fate::With(_) => {}
+        }
+        let len = packet.datagram.len();
+        let Some(room) = batch.buffers_mut()[buffer].get_mut(..len) else {
+            counters.add(Counter::truncated, 1);
+            return false;
+        };
+        room.copy_from_slice(&packet.datagram);
+        if fate == Fate::Twice {
+            batch.push(av, buffer, 0..len - ICRC_LEN);
+        }
+        batch.push(av, buffer, 0..len - ICRC_LEN);
+        if let Fate::With(fault) = fate {
+            batch.strike(fault);
+        }
+        true
+    }
+}
+
+impl MemOutgoing {
+    /// Host and slot.
+    fn place(&self) -> (u64, u8) {
+        (self.host.host.number, self.slot)
     }
 
     fn flow(&self, av: &AddressVector, packet: &[u8]) -> io::Result<Flow> {
@@ -251,82 +388,22 @@ impl MemPort {
         })
     }
 
-    fn send_one(
-        &self,
-        av: &AddressVector,
-        flow: Flow,
-        identification: u16,
-        packet: &[u8],
-    ) -> io::Result<()> {
-        let icrc = flow.icrc(identification, packet)?;
-        let mut datagram = Vec::with_capacity(packet.len() + ICRC_LEN);
-        datagram.extend_from_slice(packet);
-        datagram.extend_from_slice(&icrc);
-        let ip = IpFields {
-            identification,
-            traffic_class: av.traffic_class,
-            hop_limit: av.hop_limit,
-        };
+    fn transmit(&self, flow: Flow, ip: IpFields, datagram: Vec<u8>) {
         self.counters.add(Counter::tx_packets, 1);
         self.tap.sent(&self.counters, &flow, ip, &[&datagram]);
-        let slot = packet[5];
-        let packet = InFlight { flow, ip, datagram };
+        let slot = datagram[5];
+        let packet = InFlight {
+            flow,
+            ip,
+            datagram,
+            was_held: false,
+        };
         let mut wire = self.host.wire.lock();
         if flow.destination.is_multicast() {
             wire.transmit_to_group(&self.counters, &packet);
         } else {
             wire.transmit(&self.counters, slot, packet);
         }
-        Ok(())
-    }
-
-    pub(crate) fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
-        batch.clear();
-        let mut used = 0;
-        while batch.is_empty() || used < batch.buffers_mut().len() {
-            let Some(packet) = self.next_packet() else {
-                break;
-            };
-            let Some(identification) = packet.flow.verify(&packet.datagram) else {
-                self.counters.add(Counter::icrc_bad, 1);
-                continue;
-            };
-            let destination = packet.flow.destination;
-            let to_group = destination.is_multicast();
-            let dest_qpn = &packet.datagram[5..8];
-            if to_group
-                && !self
-                    .groups
-                    .accept(&self.counters, destination, MEM_IFINDEX, dest_qpn)
-            {
-                continue;
-            }
-            let ip = IpFields {
-                identification,
-                ..packet.ip
-            };
-            self.tap
-                .received(&self.counters, &packet.flow, ip, &packet.datagram);
-            let len = packet.datagram.len();
-            let Some(room) = batch.buffers_mut()[used].get_mut(..len) else {
-                self.counters.add(Counter::truncated, 1);
-                continue;
-            };
-            room.copy_from_slice(&packet.datagram);
-            let av = AddressVector {
-                local: Gid::from_ip(packet.flow.destination),
-                remote: Gid::from_ip(packet.flow.source),
-                scope_id: if to_group { MEM_IFINDEX } else { 0 },
-                traffic_class: packet.ip.traffic_class,
-                hop_limit: packet.ip.hop_limit,
-                flow_label: FlowLabel::default(),
-                service_level: 0,
-            };
-            batch.push(av, used, 0..len - ICRC_LEN);
-            used += 1;
-        }
-        self.counters.add(Counter::rx_packets, batch.len() as u64);
-        Ok(batch.len())
     }
 
     /// Takes the oldest packet. The descriptor stops being readable with the last, under the queue's lock.
@@ -342,18 +419,51 @@ impl MemPort {
     }
 }
 
+impl Outlet for MemOutgoing {
+    fn put(&self, packet: &Held) -> io::Result<()> {
+        match packet.direction {
+            Direction::Tx => {
+                self.transmit(packet.flow, packet.ip, packet.datagram.clone());
+            }
+            Direction::Rx => enqueue(
+                &self.queue,
+                &self.ready,
+                [InFlight {
+                    flow: packet.flow,
+                    ip: packet.ip,
+                    datagram: packet.datagram.clone(),
+                    was_held: true,
+                }],
+            ),
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
 impl AsFd for MemPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
+        self.out.ready.as_fd()
     }
 }
 
 impl Drop for MemPort {
     fn drop(&mut self) {
-        let slot = (self.host.host.number, self.slot);
-        let mut wire = self.host.wire.lock();
+        let slot = self.out.place();
+        let mut wire = self.out.host.wire.lock();
         wire.slots.remove(&slot);
         wire.leave(slot, |_| true);
+    }
+}
+
+fn ip_fields(av: &AddressVector, identification: u16) -> IpFields {
+    IpFields {
+        identification,
+        traffic_class: av.traffic_class,
+        hop_limit: av.hop_limit,
     }
 }
 
@@ -404,6 +514,8 @@ struct InFlight {
     flow: Flow,
     ip: IpFields,
     datagram: Vec<u8>,
+    /// The receiver has held it and lets it come now.
+    was_held: bool,
 }
 
 impl State {
@@ -453,18 +565,18 @@ impl State {
 
 impl SlotEntry {
     /// What the dice say becomes of a packet to this slot.
-    fn receive(&mut self, counters: &Counters, fate: Fate, packet: InFlight) {
-        match fate {
-            Fate::Lost => counters.add(Counter::fault_lost, 1),
-            Fate::Delivered => self.deliver(packet),
-            Fate::Duplicated => {
+    fn receive(&mut self, counters: &Counters, roll: Roll, packet: InFlight) {
+        match roll {
+            Roll::Lost => counters.add(Counter::fault_lost, 1),
+            Roll::Delivered => self.deliver(packet),
+            Roll::Duplicated => {
                 counters.add(Counter::fault_duplicated, 1);
                 self.deliver(packet.clone());
                 self.deliver(packet);
             }
             // Held back until the next packet has overtaken it. With no next packet it is as good as lost, and the
             // protocols above deal with that.
-            Fate::Reordered => {
+            Roll::Reordered => {
                 counters.add(Counter::fault_reordered, 1);
                 if let Some(earlier) = self.held_back.replace(packet) {
                     self.deliver(earlier);
@@ -474,16 +586,21 @@ impl SlotEntry {
     }
 
     fn deliver(&mut self, packet: InFlight) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        for packet in [Some(packet), self.held_back.take()].into_iter().flatten() {
-            if queue.packets.len() >= QUEUE_MAX {
-                queue.overflow += 1;
-            } else {
-                queue.packets.push_back(packet);
-            }
-        }
-        let _ = rustix::io::write(&*self.ready, &1u64.to_ne_bytes());
+        let packets = [Some(packet), self.held_back.take()].into_iter().flatten();
+        enqueue(&self.queue, &self.ready, packets);
     }
+}
+
+fn enqueue(queue: &Mutex<Queue>, ready: &OwnedFd, packets: impl IntoIterator<Item = InFlight>) {
+    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+    for packet in packets {
+        if queue.packets.len() >= QUEUE_MAX {
+            queue.overflow += 1;
+        } else {
+            queue.packets.push_back(packet);
+        }
+    }
+    let _ = rustix::io::write(ready, &1u64.to_ne_bytes());
 }
 
 /// The interface index of an in-memory host's only interface.

@@ -1,10 +1,12 @@
 //! One slot's endpoint, whatever carries it.
 
+use crate::fault::Faults;
 use crate::{Batch, Counters, MemPort, UdpPort, pcap::Capture};
 use oarlock_wire::AddressVector;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// One slot's endpoint: sends and receives RoCEv2 packets, from the BTH to the end of the padded payload.
 ///
@@ -109,6 +111,40 @@ impl Port {
         match self {
             Self::Udp(port) => port.leave_group(group, ifindex),
             Self::Mem(port) => port.leave_group(group, ifindex),
+        }
+    }
+
+    /// From now on does to packets of both directions what `faults` says, or no longer. Packets that wait at this moment go
+    /// at once.
+    ///
+    /// A run of packets then leaves one by one. While there are rules that make packets wait there is a thread that lets
+    /// them go; it sleeps while none waits. At most 4,096 packets or 16 MiB wait: beyond that the next to go goes early and is
+    /// counted. Packets that wait when the port is dropped are lost.
+    ///
+    /// # Errors
+    /// No thread to be had; then nothing has changed.
+    pub fn inject(&self, faults: Option<Arc<Faults>>) -> io::Result<()> {
+        self.set_faults(faults.into_iter().collect())
+    }
+
+    /// As [`inject`](Self::inject), with any number of faults in place of those there were. Each sees every packet; the first
+    /// that strikes decides.
+    ///
+    /// # Errors
+    /// As [`inject`](Self::inject).
+    pub fn set_faults(&self, faults: Vec<Arc<Faults>>) -> io::Result<()> {
+        match self {
+            Self::Udp(port) => port.inject(faults),
+            Self::Mem(port) => port.inject(faults),
+        }
+    }
+
+    /// Whether there are faults.
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        match self {
+            Self::Udp(port) => port.has_faults(),
+            Self::Mem(port) => port.has_faults(),
         }
     }
 

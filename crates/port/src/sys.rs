@@ -1,9 +1,10 @@
 //! The system calls for which there is no safe face: socket options by number, the port's steering program,
-//! `recvmmsg`, and the fork handler. The only `unsafe` code of this crate.
+//! `recvmmsg`, the signals of threads, and the fork handler. The only `unsafe` code of this crate.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper")]
 
 pub mod fork;
 mod receive;
+pub mod thread;
 
 pub(crate) use receive::{Received, receive_many};
 

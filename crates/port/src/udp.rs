@@ -7,6 +7,7 @@
 
 mod forward;
 mod loopback;
+mod outgoing;
 mod sender;
 
 pub use forward::ForwardToken;
@@ -14,31 +15,32 @@ pub use forward::ForwardToken;
 pub(crate) use loopback::carrier as carrier_of;
 
 use crate::counters::Counter;
+use crate::fault::{Direction, Fate, Faults, Held, Injector, Outlet};
 use crate::frame::{Flow, IpFields};
 use crate::group::{self, Groups};
 use crate::pcap::{Capture, Tap};
 use crate::sys::{Received, dropped, receive_many};
 use crate::{Batch, Counters, ROCE_PORT};
+use forward::Forwarded;
 use oarlock_wire::{AddressVector, FlowLabel, Gid};
-use sender::{Sender, Senders};
+use outgoing::Outgoing;
+use sender::Senders;
 use socket2::Socket;
 use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// One slot of UDP port 4791.
 #[derive(Debug)]
 pub struct UdpPort {
-    slot: u8,
     /// Taken off the list before the socket is closed: fields are dropped in this order.
     _fork: crate::fork::ForkGuard,
     socket: Socket,
-    token: ForwardToken,
-    senders: Senders,
+    injector: Injector,
     groups: Groups,
-    counters: Counters,
-    tap: Tap,
+    out: Arc<Outgoing>,
 }
 
 impl UdpPort {
@@ -56,40 +58,52 @@ impl UdpPort {
             ));
         };
         Ok(Self {
-            slot,
             _fork: crate::fork::ForkGuard::new(&socket)?,
             socket,
-            token,
-            senders: Senders::new(address.is_ipv6()),
+            injector: Injector::default(),
             groups: Groups::default(),
-            counters: Counters::default(),
-            tap: Tap::default(),
+            out: Arc::new(Outgoing {
+                slot,
+                token,
+                senders: Senders::new(address.is_ipv6()),
+                counters: Counters::default(),
+                tap: Tap::default(),
+            }),
         })
     }
 
     /// The slot.
     #[must_use]
     pub fn slot(&self) -> u8 {
-        self.slot
+        self.out.slot
     }
 
     /// What was sent, received and dropped.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         if let Ok(dropped) = dropped(&self.socket) {
-            self.counters.set(Counter::rxq_overflow, dropped.into());
+            self.out.counters.set(Counter::rxq_overflow, dropped.into());
         }
-        &self.counters
+        &self.out.counters
     }
 
     pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
-        self.tap.set(captures);
+        self.out.tap.set(captures);
+    }
+
+    pub(crate) fn inject(&self, faults: Vec<Arc<Faults>>) -> io::Result<()> {
+        let outlet: Arc<dyn Outlet> = self.out.clone();
+        self.injector.set(faults, &outlet)
+    }
+
+    pub(crate) fn has_faults(&self) -> bool {
+        self.injector.is_on()
     }
 
     pub(crate) fn join_group(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         let group = group.to_canonical();
         let joined = loopback::carried(group, ifindex);
-        if group.is_ipv6() && !self.senders.have_ipv6() {
+        if group.is_ipv6() && !self.out.senders.have_ipv6() {
             return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
         }
         self.groups.join(group, ifindex, |others| {
@@ -111,49 +125,40 @@ impl UdpPort {
         })
     }
 
-    /// The socket that a packet leaves from, and the addresses it leaves with.
-    fn way(&self, av: &AddressVector, packet: &[u8]) -> io::Result<(&Sender, Flow)> {
-        if packet.len() < MIN_DATAGRAM - ICRC_LEN {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a packet has a BTH of 12 bytes",
-            ));
-        }
-        let destination = av.remote.to_ip();
-        let remote_slot = packet[5];
-        let sender = self.senders.get(destination.is_ipv6(), remote_slot)?;
-        let flow = Flow {
-            source: av.local.to_ip(),
-            source_port: sender.port(),
-            destination,
-            destination_port: ROCE_PORT,
-        };
-        Ok((sender, flow))
-    }
-
     pub(crate) fn record(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
-        if !self.tap.is_on() {
+        if !self.out.tap.is_on() {
             return Ok(());
         }
-        let (_, flow) = self.way(av, packet)?;
+        let (_, flow) = self.out.way(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
-        self.tap
-            .sent(&self.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
+        self.out.tap.sent(
+            &self.out.counters,
+            &flow,
+            ip_fields(av, 0),
+            &[packet, &icrc],
+        );
         Ok(())
     }
 
     pub(crate) fn send(&self, av: &AddressVector, packet: &[u8]) -> io::Result<()> {
-        let (sender, flow) = self.way(av, packet)?;
+        let (sender, flow) = self.out.way(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
-        let result = if loopback::carries(av, &flow) {
-            loopback::send(&self.senders, self.token, av, &flow, &[packet, &icrc])
-        } else {
-            sender.send(av, &flow, &[packet, &icrc], None)
+        if self.injector.is_on() {
+            return self.send_judged(av, &flow, &[packet, &icrc]);
+        }
+        self.out.send(sender, av, &flow, &[packet, &icrc])
+    }
+
+    /// Sends a packet as the faults will have it.
+    fn send_judged(&self, av: &AddressVector, flow: &Flow, pieces: &[&[u8]]) -> io::Result<()> {
+        let packet = Held {
+            direction: Direction::Tx,
+            av: *av,
+            flow: *flow,
+            ip: ip_fields(av, 0),
+            datagram: pieces.concat(),
         };
-        self.sent(1, result)?;
-        self.tap
-            .sent(&self.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
-        Ok(())
+        self.injector.send(&*self.out, packet)
     }
 
     pub(crate) fn send_run(
@@ -163,7 +168,13 @@ impl UdpPort {
         segment: usize,
     ) -> io::Result<()> {
         check_run(run.len(), segment)?;
-        let (sender, flow) = self.way(av, run)?;
+        if self.injector.is_on() {
+            // One by one, so that each can meet its own fate.
+            return run
+                .chunks(segment)
+                .try_for_each(|one| self.send(av, &one[..one.len() - ICRC_LEN]));
+        }
+        let (sender, flow) = self.out.way(av, run)?;
         let mut count = 0;
         for (i, segment) in run.chunks_mut(segment).enumerate() {
             let (packet, icrc) = segment
@@ -174,36 +185,23 @@ impl UdpPort {
             count += 1;
         }
         let result = if loopback::carries(av, &flow) {
-            run.chunks(segment)
-                .try_for_each(|one| loopback::send(&self.senders, self.token, av, &flow, &[one]))
+            run.chunks(segment).try_for_each(|one| {
+                loopback::send(&self.out.senders, self.out.token, av, &flow, &[one])
+            })
         } else {
             sender.send(av, &flow, &[run], (count > 1).then_some(segment as u16))
         };
-        self.sent(count, result)?;
-        if self.tap.is_on() {
+        self.out.sent(count, result)?;
+        if self.out.tap.is_on() {
             for (i, segment) in run.chunks(segment).enumerate() {
-                self.tap
-                    .sent(&self.counters, &flow, ip_fields(av, i as u16), &[segment]);
+                self.out.tap.sent(
+                    &self.out.counters,
+                    &flow,
+                    ip_fields(av, i as u16),
+                    &[segment],
+                );
             }
         }
-        Ok(())
-    }
-
-    fn sent(&self, packets: u64, result: io::Result<()>) -> io::Result<()> {
-        let counter = match result {
-            Ok(()) => Counter::tx_packets,
-            // No room at the moment, or a packet filter refused it: lost, as on any network.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EPERM)
-                ) =>
-            {
-                Counter::tx_dropped
-            }
-            Err(error) => return Err(error),
-        };
-        self.counters.add(counter, packets);
         Ok(())
     }
 
@@ -223,19 +221,21 @@ impl UdpPort {
                 break;
             }
         }
-        self.counters.add(Counter::rx_packets, batch.len() as u64);
+        self.out
+            .counters
+            .add(Counter::rx_packets, batch.len() as u64);
         Ok(batch.len())
     }
 
     /// Checks one datagram or burst and puts its packets into the batch.
     fn accept(&self, buffer: usize, received: &Received, batch: &mut Batch) {
         if received.truncated {
-            self.counters.add(Counter::truncated, 1);
+            self.out.counters.add(Counter::truncated, 1);
             return;
         }
         let (Some(source), Some((local, interface))) = (received.source, received.destination)
         else {
-            self.counters.add(Counter::no_address, 1);
+            self.out.counters.add(Counter::no_address, 1);
             return;
         };
         let arrival = Arrival {
@@ -257,52 +257,66 @@ impl UdpPort {
             start = end;
         }
         if received.len == 0 {
-            self.counters.add(Counter::not_rocev2, 1);
+            self.out.counters.add(Counter::not_rocev2, 1);
         }
     }
 
     fn accept_one(&self, arrival: &Arrival, buffer: usize, range: Range<usize>, batch: &mut Batch) {
         let datagram = &batch.buffer(buffer)[range.clone()];
         if datagram.len() < MIN_DATAGRAM {
-            self.counters.add(Counter::not_rocev2, 1);
+            self.out.counters.add(Counter::not_rocev2, 1);
             return;
         }
         if forward::is_forwarded(datagram) {
-            match forward::open(arrival, self.token, datagram) {
-                Some((arrival, offset)) => {
-                    self.counters.add(Counter::forward_received, 1);
-                    self.deliver(&arrival, buffer, range.start + offset..range.end, batch);
+            match forward::open(arrival, self.out.token, datagram) {
+                Some(Forwarded {
+                    arrival,
+                    offset,
+                    was_held,
+                }) => {
+                    let range = range.start + offset..range.end;
+                    if !was_held {
+                        self.out.counters.add(Counter::forward_received, 1);
+                    }
+                    self.deliver(&arrival, buffer, range, batch, was_held);
                 }
-                None => self.counters.add(Counter::forward_bad, 1),
+                None => self.out.counters.add(Counter::forward_bad, 1),
             }
             return;
         }
         // What came to a group has come to every member, and is never handed on.
-        if arrival.flow.destination.is_multicast() || datagram[5] == self.slot {
-            self.deliver(arrival, buffer, range, batch);
+        if arrival.flow.destination.is_multicast() || datagram[5] == self.out.slot {
+            self.deliver(arrival, buffer, range, batch, false);
             return;
         }
         if datagram[5..8] == group::MULTICAST_QPN {
-            self.counters.add(Counter::group_qp_bad, 1);
+            self.out.counters.add(Counter::group_qp_bad, 1);
             return;
         }
-        self.counters.add(Counter::foreign_qp, 1);
+        self.out.counters.add(Counter::foreign_qp, 1);
         if arrival.flow.verify(datagram).is_none() {
-            self.counters.add(Counter::icrc_bad, 1);
-        } else if forward::send(&self.senders, arrival, self.token, datagram).is_ok() {
-            self.counters.add(Counter::forwarded, 1);
+            self.out.counters.add(Counter::icrc_bad, 1);
+        } else if forward::send(&self.out.senders, arrival, self.out.token, datagram).is_ok() {
+            self.out.counters.add(Counter::forwarded, 1);
         }
     }
 
-    /// Checks the ICRC and puts the packet into the batch.
-    fn deliver(&self, arrival: &Arrival, buffer: usize, range: Range<usize>, batch: &mut Batch) {
+    /// Checks the ICRC and puts the packet into the batch. One that faults have held is not judged again.
+    fn deliver(
+        &self,
+        arrival: &Arrival,
+        buffer: usize,
+        range: Range<usize>,
+        batch: &mut Batch,
+        was_held: bool,
+    ) {
         let datagram = &batch.buffer(buffer)[range.clone()];
         if datagram.len() < MIN_DATAGRAM {
-            self.counters.add(Counter::not_rocev2, 1);
+            self.out.counters.add(Counter::not_rocev2, 1);
             return;
         }
         let Some(identification) = arrival.flow.verify(datagram) else {
-            self.counters.add(Counter::icrc_bad, 1);
+            self.out.counters.add(Counter::icrc_bad, 1);
             return;
         };
         let destination = arrival.flow.destination;
@@ -310,12 +324,12 @@ impl UdpPort {
             let dest_qpn = &datagram[5..8];
             if !self
                 .groups
-                .accept(&self.counters, destination, arrival.interface, dest_qpn)
+                .accept(&self.out.counters, destination, arrival.interface, dest_qpn)
             {
                 return;
             }
-        } else if datagram[5] != self.slot {
-            self.counters.add(Counter::foreign_qp, 1);
+        } else if datagram[5] != self.out.slot {
+            self.out.counters.add(Counter::foreign_qp, 1);
             return;
         }
         let ip = IpFields {
@@ -323,13 +337,50 @@ impl UdpPort {
             traffic_class: arrival.traffic_class,
             hop_limit: arrival.hop_limit,
         };
-        self.tap
-            .received(&self.counters, &arrival.flow, ip, datagram);
-        batch.push(
-            arrival.address_vector(),
-            buffer,
-            range.start..range.end - ICRC_LEN,
-        );
+        if !was_held {
+            self.out
+                .tap
+                .received(&self.out.counters, &arrival.flow, ip, datagram);
+        }
+        let fate = if was_held || !self.injector.is_on() {
+            Fate::Delivered
+        } else {
+            self.judge(arrival, ip, &mut batch.buffers_mut()[buffer][range.clone()])
+        };
+        if fate == Fate::Away {
+            return;
+        }
+        if fate == Fate::Corrupted {
+            // The check that every packet passes through finds the damage.
+            let is_right = arrival.flow.verify(&batch.buffer(buffer)[range]).is_some();
+            debug_assert!(!is_right, "a changed bit is one that the ICRC covers");
+            self.out.counters.add(Counter::icrc_bad, 1);
+            return;
+        }
+        let packet = range.start..range.end - ICRC_LEN;
+        let av = arrival.address_vector();
+        if fate == Fate::Twice {
+            batch.push(av, buffer, packet.clone());
+        }
+        batch.push(av, buffer, packet);
+        if let Fate::With(fault) = fate {
+            batch.strike(fault);
+        }
+    }
+
+    /// What the faults make of a received packet.
+    fn judge(&self, arrival: &Arrival, ip: IpFields, datagram: &mut [u8]) -> Fate {
+        self.injector
+            .received(&*self.out, &arrival.flow, datagram, |datagram| Held {
+                direction: Direction::Rx,
+                av: AddressVector {
+                    scope_id: arrival.interface,
+                    ..arrival.address_vector()
+                },
+                flow: arrival.flow,
+                ip,
+                datagram: datagram.to_vec(),
+            })
     }
 }
 

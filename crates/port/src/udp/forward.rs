@@ -6,7 +6,8 @@
 //! as it steers any packet:
 //!
 //! ```text
-//!    0  opcode 0xFF (no opcode of the specification), three zero bytes
+//!    0  opcode 0xFF (no opcode of the specification); 1 if the packet is one that an injected fault has held
+//!       back and that comes to its own slot now, else 0; two zero bytes
 //!    4  the packet's destination QP number, 32 bits with the upper 8 zero
 //!    8  token, 8 bytes: a secret of the host service, known to the holders of slots
 //!   16  source address 16, destination address 16 (IPv4 mapped)
@@ -43,14 +44,41 @@ pub(super) fn send(
     token: ForwardToken,
     datagram: &[u8],
 ) -> io::Result<()> {
+    let dest_qpn = [datagram[5], datagram[6], datagram[7]];
+    send_with(
+        senders,
+        arrival,
+        datagram,
+        header(arrival, token, &dest_qpn),
+    )
+}
+
+/// Sends a datagram that has been held to the slot that it came to.
+pub(super) fn send_to_slot(
+    senders: &Senders,
+    arrival: &Arrival,
+    token: ForwardToken,
+    slot: u8,
+    datagram: &[u8],
+) -> io::Result<()> {
+    let mut header = header(arrival, token, &[slot, 0, 0]);
+    header[1] = HELD;
+    send_with(senders, arrival, datagram, header)
+}
+
+fn send_with(
+    senders: &Senders,
+    arrival: &Arrival,
+    datagram: &[u8],
+    header: [u8; HEADER_LEN],
+) -> io::Result<()> {
     let ipv6 = arrival.flow.destination.is_ipv6();
     let loopback: IpAddr = if ipv6 {
         Ipv6Addr::LOCALHOST.into()
     } else {
         Ipv4Addr::LOCALHOST.into()
     };
-    let sender = senders.get(ipv6, datagram[5])?;
-    let header = header(arrival, token, &datagram[5..8]);
+    let sender = senders.get(ipv6, header[5])?;
     let flow = Flow {
         source: loopback,
         source_port: sender.port(),
@@ -76,13 +104,18 @@ pub(super) fn header(arrival: &Arrival, token: ForwardToken, dest_qpn: &[u8]) ->
     header
 }
 
-/// Opens a forwarded packet: how it first arrived, and where the datagram begins. Nothing when it did not come over
-/// loopback from a holder of the token.
-pub(super) fn open(
-    arrival: &Arrival,
-    token: ForwardToken,
-    datagram: &[u8],
-) -> Option<(Arrival, usize)> {
+/// A packet that was handed on.
+pub(super) struct Forwarded {
+    /// How it first arrived.
+    pub(super) arrival: Arrival,
+    /// Where the datagram begins.
+    pub(super) offset: usize,
+    /// Whether this slot has held it and lets it come now.
+    pub(super) was_held: bool,
+}
+
+/// Opens a forwarded packet. Nothing when it did not come over loopback from a holder of the token.
+pub(super) fn open(arrival: &Arrival, token: ForwardToken, datagram: &[u8]) -> Option<Forwarded> {
     let header = datagram.first_chunk::<HEADER_LEN>()?;
     let field = |start: usize| Gid(header[start..start + 16].try_into().expect("16 bytes")).to_ip();
     let given = u64::from_be_bytes(header[8..16].try_into().expect("8 bytes"));
@@ -102,8 +135,13 @@ pub(super) fn open(
         hop_limit: header[51],
     };
     // A forwarded packet is never forwarded again: what is inside must be a packet.
-    (!is_forwarded(&datagram[HEADER_LEN..])).then_some((first, HEADER_LEN))
+    (!is_forwarded(&datagram[HEADER_LEN..])).then_some(Forwarded {
+        arrival: first,
+        offset: HEADER_LEN,
+        was_held: header[1] == HELD,
+    })
 }
 
 const OPCODE: u8 = 0xFF;
+const HELD: u8 = 1;
 const HEADER_LEN: usize = 56;

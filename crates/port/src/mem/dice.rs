@@ -15,7 +15,7 @@ pub struct Faults {
 
 /// What happens to one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Roll {
     Delivered,
     Lost,
     Duplicated,
@@ -37,7 +37,7 @@ impl Dice {
         }
     }
 
-    pub(super) fn roll(&mut self) -> Fate {
+    pub(super) fn roll(&mut self) -> Roll {
         let Faults {
             loss,
             duplicate,
@@ -45,17 +45,17 @@ impl Dice {
             ..
         } = self.faults;
         if loss <= 0.0 && duplicate <= 0.0 && reorder <= 0.0 {
-            return Fate::Delivered;
+            return Roll::Delivered;
         }
         let x = self.next_unit();
         if x < loss {
-            Fate::Lost
+            Roll::Lost
         } else if x < loss + duplicate {
-            Fate::Duplicated
+            Roll::Duplicated
         } else if x < loss + duplicate + reorder {
-            Fate::Reordered
+            Roll::Reordered
         } else {
-            Fate::Delivered
+            Roll::Delivered
         }
     }
 
