@@ -1,5 +1,7 @@
 //! Counters by name: what was sent and received, and why packets were dropped.
 
+use crate::completion::WcStatus;
+
 /// Declares the counters: variant, name, meaning.
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -123,6 +125,8 @@ counters! {
     ReceiveLengthErrors = "receive_length_errors",
     /// UC: messages of which part had been placed when a packet was missing.
     MessagesAbandoned = "messages_abandoned",
+    /// UC: packets were missing before one that has arrived.
+    SequenceGaps = "sequence_gaps",
     /// UC: a burst was full and more was to be sent.
     PaceWaits = "pace_waits",
     /// Dropped: not a packet.
@@ -183,6 +187,24 @@ counters! {
     DroppedNoRoom = "dropped_no_room",
     /// Dropped: a datagram whose receive buffer could not be written, and has failed for it.
     DroppedNotPlaced = "dropped_not_placed",
+}
+
+impl Counter {
+    /// What counts the end of a send-queue request that did not succeed.
+    pub(crate) const fn of_failed_send(status: WcStatus) -> Self {
+        match status {
+            WcStatus::WR_FLUSH_ERR => Self::SendsFlushed,
+            _ => Self::SendsFailed,
+        }
+    }
+
+    /// What counts the end of a receive buffer that did not take a message.
+    pub(crate) const fn of_failed_receive(status: WcStatus) -> Self {
+        match status {
+            WcStatus::WR_FLUSH_ERR => Self::ReceivesFlushed,
+            _ => Self::ReceivesFailed,
+        }
+    }
 }
 
 /// The counters of one queue pair. They survive [`QpState::Reset`](crate::QpState::Reset).

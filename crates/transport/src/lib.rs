@@ -118,7 +118,9 @@ mod memory;
 mod packet;
 mod queue;
 mod rc;
+mod receive;
 mod srq;
+mod uc;
 mod ud;
 mod vendor;
 mod work;
@@ -131,6 +133,7 @@ pub use memory::{AtomicOp, Memory, MemoryError, RemoteAccess, Sge, SharedReceive
 pub use packet::{MAX_PACKET_LEN, PacketBuf, Transmit};
 pub use rc::{QpEvent, Rc, RcConfig, RcKind};
 pub use srq::{HeldReceive, Srq, SrqAttr, SrqConfig};
+pub use uc::{Uc, UcConfig};
 pub use ud::{Ud, UdConfig};
 pub use vendor::VendorError;
 pub use work::{

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use oarlock_sim::assert_snapshot;
 
 use super::*;
+use crate::error::Error;
 
 const TYPES: [QpType; 5] = [
     QpType::Rc,

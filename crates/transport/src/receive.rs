@@ -1,0 +1,109 @@
+//! The receive buffers of one queue pair that is not reliable: its own queue, or those it takes out of a shared one.
+
+use crate::error::Error;
+use crate::memory::{Memory, MemoryError, SharedReceive};
+use crate::queue::{RecvQueue, total_len};
+use crate::srq::HeldReceive;
+use crate::work::RecvWr;
+
+/// Where messages go. At most one buffer is *current*: the oldest of the own queue, or the one that is held.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    own: RecvQueue,
+    is_shared: bool,
+    held: HeldReceive,
+    is_held: bool,
+}
+
+impl Buffers {
+    pub(crate) fn new(depth: u32, max_sge: u32, is_shared: bool) -> Self {
+        let depth = if is_shared { 0 } else { depth };
+        Self {
+            own: RecvQueue::new(depth, max_sge),
+            is_shared,
+            held: HeldReceive::default(),
+            is_held: false,
+        }
+    }
+
+    /// The buffers come from a shared receive queue.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether `wr` may be posted.
+    pub(crate) fn check(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        if self.is_shared {
+            return Err(Error::NoReceiveQueue {
+                reason: "its buffers come from a shared receive queue",
+            });
+        }
+        self.own.check(wr)
+    }
+
+    /// Appends a request that [`check`](Self::check) has let pass.
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) {
+        self.own.push(wr);
+    }
+
+    /// Counts a request that goes straight to its completion.
+    pub(crate) const fn reserve(&mut self) {
+        self.own.reserve();
+    }
+
+    /// Sees to it that there is a current buffer, and gives its capacity; `None` if there is none to be had.
+    pub(crate) fn take(&mut self, memory: &mut dyn Memory) -> Option<u64> {
+        if self.is_shared && !self.is_held {
+            match memory.take_shared_receive(None, &mut self.held) {
+                SharedReceive::Taken => self.is_held = true,
+                SharedReceive::Empty | SharedReceive::NoSuchQueue => return None,
+            }
+        }
+        self.capacity()
+    }
+
+    /// What the current buffer takes.
+    pub(crate) fn capacity(&self) -> Option<u64> {
+        if self.is_shared {
+            self.is_held.then(|| total_len(&self.held.sges))
+        } else {
+            self.own.front().map(|(wqe, _)| wqe.capacity)
+        }
+    }
+
+    /// Places bytes into the current buffer.
+    pub(crate) fn place(
+        &self,
+        memory: &mut dyn Memory,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        match self.own.front() {
+            _ if data.is_empty() => Ok(()),
+            _ if self.is_held => memory.scatter_held(&self.held, offset, data),
+            Some((_, sges)) => memory.scatter(sges, offset, data),
+            None => Ok(()),
+        }
+    }
+
+    /// The current buffer is done with; gives its `wr_id`. Of a shared queue only what is held is ever given.
+    pub(crate) fn finish(&mut self) -> Option<u64> {
+        if self.is_shared {
+            core::mem::take(&mut self.is_held).then_some(self.held.wr_id)
+        } else {
+            self.own.pop().map(|wqe| wqe.wr_id)
+        }
+    }
+
+    /// The program knows of the end of a buffer: its place is free again.
+    pub(crate) const fn retire(&mut self) {
+        if !self.is_shared {
+            self.own.retire();
+        }
+    }
+
+    pub(crate) const fn clear(&mut self) {
+        self.own.clear();
+        self.is_held = false;
+    }
+}
