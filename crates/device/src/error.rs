@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use oarlock_transport::QpType;
-use oarlock_wire::{Gid, Mtu};
+use oarlock_wire::{Gid, Mtu, Qpn};
 
 /// A call that was refused. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -51,10 +51,72 @@ pub enum Error {
         max: usize,
     },
     /// A limit of the device.
+    #[error("{max} memory windows exist, which is the limit")]
+    TooManyWindows {
+        /// The limit.
+        max: usize,
+    },
+    /// An access right of memory that this device does not know, or cannot give.
+    #[error("access flag {flag} ({bits:#x}) is not supported: {reason}")]
+    UnsupportedAccess {
+        /// Its name in `enum ibv_access_flags`.
+        flag: &'static str,
+        /// The bits.
+        bits: u32,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Peers may write only what the device may write.
+    #[error("{flag} needs LOCAL_WRITE too")]
+    LocalWriteMissing {
+        /// The right that was asked for.
+        flag: &'static str,
+    },
+    /// The whole address space cannot be one region of this device.
+    #[error("implicit on-demand registration of the whole address space is not supported")]
+    ImplicitOnDemand,
+    /// The region cannot go while windows are bound to it.
+    #[error("{count} memory windows are bound to the region")]
+    WindowsBound {
+        /// How many.
+        count: usize,
+    },
+    /// Memory that the library allocated stays where it is.
+    #[error("the memory of the region is the library's: it cannot be registered at another place")]
+    OwnMemory,
+    /// A copy leaves its region.
+    #[error("{len} bytes at offset {offset} leave the region of {region_len} bytes")]
+    OutsideRegion {
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        len: usize,
+        /// Length of the region.
+        region_len: u64,
+    },
+    /// The memory of a word is not aligned to its size.
+    #[error("the word at offset {offset} is not on a multiple of 8 bytes of memory")]
+    Misaligned {
+        /// Where, counted from the start of the region.
+        offset: u64,
+    },
+    /// A limit of the device.
     #[error("{max} queue pairs exist, which is the limit")]
     TooManyQueuePairs {
         /// The limit.
         max: usize,
+    },
+    /// A limit of the device.
+    #[error("{max} shared receive queues exist, which is the limit")]
+    TooManySrqs {
+        /// The limit.
+        max: u32,
+    },
+    /// A limit of the device.
+    #[error("{max} XRC domains are open, which is the limit")]
+    TooManyXrcDomains {
+        /// The limit.
+        max: u32,
     },
     /// A parameter beyond the device's limits.
     #[error("{parameter} is {given}, must be {min}..={max}")]
@@ -109,6 +171,33 @@ pub enum Error {
     /// The device has no such queue pairs.
     #[error("queue pairs of type {0} are not supported")]
     UnsupportedQpType(QpType),
+    /// A queue pair of this type cannot be made without this.
+    #[error("{qp_type} queue pairs need {what}")]
+    Needs {
+        /// What the queue pair is.
+        qp_type: QpType,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A queue pair of this type has no use for this.
+    #[error("{qp_type} queue pairs take no {what}")]
+    DoesNotTake {
+        /// What the queue pair is.
+        qp_type: QpType,
+        /// What is too much.
+        what: &'static str,
+    },
+    /// Several processes would share the domain, which this device cannot do.
+    #[error(
+        "an XRC domain of a file is shared between processes: here a domain belongs to the process that opens it (no file)"
+    )]
+    XrcDomainOfFile,
+    /// The domain has no such target.
+    #[error("the XRC domain has no target {0}")]
+    NoSuchXrcTarget(Qpn),
+    /// The window is of the other type.
+    #[error("windows of type 2 are bound by a send-queue request of the program's own key (SendOp::BindWindow)")]
+    NotTypeOneWindow,
     /// The call is for queue pairs of another transport service.
     #[error("{call} needs a UD queue pair, this one is {qp_type}")]
     NotUd {

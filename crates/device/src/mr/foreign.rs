@@ -1,9 +1,20 @@
-//! Memory of the program that the library did not allocate: it may be unmapped, protected or
-//! truncated at any moment, so every access goes through a system call that fails instead.
+//! Memory of the program that the library did not allocate: it may be unmapped, protected or truncated at any moment, so
+//! every access goes through a system call that fails instead.
+//!
+//! # Order
+//! A copy is made by the kernel, range by range and page by page upwards. What another thread sees in between, within a
+//! page, is the kernel's affair: on x86-64 a string move, whose stores are seen in any order until it has ended. The last
+//! bytes of a placement for a peer are a range of their own, so that their move begins when the others have ended: a
+//! program that polls them finds the rest in place. On machines whose stores other cores see out of order, such a program
+//! needs the completion instead.
 
 use std::io;
 
-use crate::sys::{Direction, copy_own, populate};
+use oarlock_transport::AtomicOp;
+
+use crate::sys::{Direction, MAX_RANGES, Range, copy_own, populate};
+
+use super::region::Piece;
 
 /// A range of addresses of this process. Nothing is assumed about what is mapped there.
 pub(super) struct ForeignMemory {
@@ -14,27 +25,38 @@ pub(super) struct ForeignMemory {
 }
 
 impl ForeignMemory {
-    /// Checks that the whole range can be reached, for writing if `writable`.
+    /// The range `[start, start + len)`, which does not wrap around.
     ///
     /// # Safety
-    /// If `writable`, the device may from now on change the bytes of the range that work requests
-    /// name; the caller answers for what else looks at them.
-    pub(super) unsafe fn probe(start: u64, len: usize, writable: bool) -> io::Result<Self> {
-        let memory = Self {
+    /// If `writable`, the device may from now on change the bytes of the range that work requests, peers and
+    /// `Region::copy_in` name; the caller answers for what else looks at them.
+    pub(super) const unsafe fn new(start: u64, len: usize, writable: bool) -> Self {
+        Self {
             start,
             len,
             writable,
-        };
-        let (first_page, end) = (start & !(PAGE - 1), start + len as u64);
+        }
+    }
+
+    pub(super) const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Checks that the whole range can be reached, for writing if the device may write.
+    ///
+    /// # Errors
+    /// `EFAULT`: it cannot. Others: this system does not let a process copy to itself.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        let (first_page, end) = (self.start & !(PAGE - 1), self.start + self.len as u64);
         let span = (end - first_page).next_multiple_of(PAGE);
-        if let Err(error) = populate(first_page, span as usize, writable) {
+        if let Err(error) = populate(first_page, span as usize, self.writable) {
             match error.raw_os_error() {
                 // A hole; no access; the wrong kind of access or of mapping: one answer here.
                 Some(libc::ENOMEM | libc::EFAULT) => return Err(no_access()),
                 // Of no bytes it fails only if the kernel does not know the call (Linux before
                 // 5.14). Then reading below proves that the pages exist, and a missing permission
                 // to write shows when data is placed.
-                Some(libc::EINVAL) if populate(first_page, 0, writable).is_ok() => {
+                Some(libc::EINVAL) if populate(first_page, 0, self.writable).is_ok() => {
                     return Err(no_access());
                 }
                 Some(libc::EINVAL) => {}
@@ -45,49 +67,92 @@ impl ForeignMemory {
         let mut byte = [0];
         while page < end {
             // One byte in each page, and the first page at the first byte of the range.
-            let at = page.max(start);
-            if !memory.read(at, &mut byte)? {
+            let offset = page.max(self.start) - self.start;
+            if !self.read(&[Piece { offset, len: 1 }], &mut byte)? {
                 return Err(no_access());
             }
             page += PAGE;
         }
-        Ok(memory)
+        Ok(())
     }
 
-    /// Copies `data` to `addr`; `Ok(false)` if not all of it is mapped and writable.
+    /// Copies `data` to the pieces, which have as many bytes together; `Ok(false)` if not all of it is mapped and writable.
     ///
     /// # Errors
     /// The kernel refuses the call as such.
-    pub(super) fn write(&self, addr: u64, data: &[u8]) -> io::Result<bool> {
-        if !self.writable || !self.holds(addr, data.len()) {
-            return Ok(false);
-        }
-        // SAFETY: `data` is valid for reads, and the kernel only reads it in this direction. The
-        // target lies in the range that `probe`'s caller gave for writing.
-        let copied = unsafe {
-            let local = data.as_ptr().cast_mut();
-            copy_own(Direction::Write, local, addr, data.len())
-        };
-        complete(copied, data.len())
+    pub(super) fn write(&self, pieces: &[Piece], data: &[u8]) -> io::Result<bool> {
+        let mut rest = data;
+        self.for_ranges(pieces, |ranges, total| {
+            let Some((now, later)) = rest.split_at_checked(total) else {
+                return Ok(false);
+            };
+            rest = later;
+            if !self.writable {
+                return Ok(false);
+            }
+            // SAFETY: `now` has `total` bytes, valid for reads, and the kernel only reads it in this
+            // direction. The ranges lie in the one that `new`'s caller gave for writing.
+            let copied = unsafe { copy_own(Direction::Write, now.as_ptr().cast_mut(), ranges) };
+            complete(copied, total)
+        })
     }
 
-    /// Copies from `addr` into `out`; `Ok(false)` if not all of it is mapped.
+    /// Copies from the pieces into `out`, which has as many bytes; `Ok(false)` if not all of it is mapped.
     ///
     /// # Errors
     /// The kernel refuses the call as such.
-    pub(super) fn read(&self, addr: u64, out: &mut [u8]) -> io::Result<bool> {
-        if !self.holds(addr, out.len()) {
-            return Ok(false);
-        }
-        // SAFETY: `out` is valid for writes of its length.
-        let copied = unsafe { copy_own(Direction::Read, out.as_mut_ptr(), addr, out.len()) };
-        complete(copied, out.len())
+    pub(super) fn read(&self, pieces: &[Piece], out: &mut [u8]) -> io::Result<bool> {
+        let mut rest = out;
+        self.for_ranges(pieces, |ranges, total| {
+            let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(total) else {
+                return Ok(false);
+            };
+            rest = later;
+            // SAFETY: `now` is valid for writes of its length, which is `total`.
+            let copied = unsafe { copy_own(Direction::Read, now.as_mut_ptr(), ranges) };
+            complete(copied, total)
+        })
     }
 
-    fn holds(&self, addr: u64, len: usize) -> bool {
-        addr.checked_sub(self.start)
-            .and_then(|offset| offset.checked_add(len as u64))
-            .is_some_and(|end| end <= self.len as u64)
+    /// Replaces the word at `offset` and gives the one before; `Ok(None)` if it is not mapped and writable, and then
+    /// nothing was changed: a word does not cross a page.
+    ///
+    /// Atomic against those who hold the lock that the caller holds, not against the program's own instructions.
+    pub(super) fn atomic(&self, offset: u64, op: AtomicOp) -> io::Result<Option<u64>> {
+        let word = [Piece { offset, len: 8 }];
+        let mut before = [0; 8];
+        if !self.read(&word, &mut before)? {
+            return Ok(None);
+        }
+        let before = u64::from_ne_bytes(before);
+        let after = op.apply(before);
+        // Also where the value stays: a word that may not be written is no target.
+        let stored = self.write(&word, &after.to_ne_bytes())?;
+        Ok(stored.then_some(before))
+    }
+
+    /// Calls `copy(ranges, total length)` for as many pieces at a time as one system call takes.
+    fn for_ranges(
+        &self,
+        pieces: &[Piece],
+        mut copy: impl FnMut(&[Range], usize) -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        for some in pieces.chunks(MAX_RANGES) {
+            let mut ranges = [Range::default(); MAX_RANGES];
+            let mut total = 0;
+            for (range, piece) in ranges.iter_mut().zip(some) {
+                if !piece.is_within(self.len as u64) {
+                    return Ok(false);
+                }
+                range.start = self.start + piece.offset;
+                range.len = piece.len;
+                total += piece.len;
+            }
+            if !copy(&ranges[..some.len()], total)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -12,34 +12,55 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// Copies between `local` and the bytes at `remote` of this process; returns how many bytes
-/// were copied before the first page that is missing or protected.
+/// A range of addresses of this process of which nothing is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) len: usize,
+}
+
+/// Ranges of one call at most.
+pub(crate) const MAX_RANGES: usize = 8;
+
+/// Copies between `local` and the bytes of `ranges`, one after the other; returns how many bytes were copied before the
+/// first page that is missing or protected. Of more than [`MAX_RANGES`] ranges the first are copied.
+///
+/// The kernel works through the ranges in order, and within one from page to page upwards.
 ///
 /// # Safety
-/// `local` is valid for `len` bytes: for writes if `direction` is [`Direction::Read`], else for
-/// reads. With [`Direction::Write`] the bytes at `remote`, as far as they are mapped, must be
-/// memory that this process lets the device change. Nothing at all is asked of `remote` else.
+/// `local` is valid for as many bytes as the ranges have: for writes if `direction` is [`Direction::Read`], else for
+/// reads. With [`Direction::Write`] the bytes of the ranges, as far as they are mapped, must be memory that this process
+/// lets the device change. Nothing at all is asked of the ranges else.
 pub(crate) unsafe fn copy_own(
     direction: Direction,
     local: *mut u8,
-    remote: u64,
-    len: usize,
+    ranges: &[Range],
 ) -> io::Result<usize> {
+    const NONE: libc::iovec = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
+    let mut theirs = [NONE; MAX_RANGES];
+    let mut total = 0;
+    let mut count = 0;
+    for (vector, range) in theirs.iter_mut().zip(ranges) {
+        vector.iov_base = range.start as usize as *mut libc::c_void;
+        vector.iov_len = range.len;
+        total += range.len;
+        count += 1;
+    }
     let ours = libc::iovec {
         iov_base: local.cast(),
-        iov_len: len,
+        iov_len: total,
     };
-    let theirs = libc::iovec {
-        iov_base: remote as usize as *mut libc::c_void,
-        iov_len: len,
-    };
-    // SAFETY: both vectors live through the call and have one element. The kernel checks every
+    // SAFETY: both vectors live through the call and have as many elements as is said. The kernel checks every
     // page of the remote side itself; the local side is valid by the caller's promise.
     let copied = unsafe {
         let pid = libc::getpid();
+        let theirs = theirs.as_ptr();
         match direction {
-            Direction::Read => libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0),
-            Direction::Write => libc::process_vm_writev(pid, &ours, 1, &theirs, 1, 0),
+            Direction::Read => libc::process_vm_readv(pid, &ours, 1, theirs, count, 0),
+            Direction::Write => libc::process_vm_writev(pid, &ours, 1, theirs, count, 0),
         }
     };
     // A negative count is the only value that does not convert.

@@ -1,0 +1,366 @@
+//! Registered memory as a queue pair's packet engine sees it: each access resolves its key, and checks everything.
+
+use std::io;
+use std::sync::Arc;
+
+use oarlock_transport::{
+    AccessFlags, AtomicOp, BindWindow, HeldReceive, Memory, MemoryError, RemoteAccess, Sge,
+};
+use oarlock_wire::{LKey, Qpn, RKey};
+
+use super::access::right_for;
+use super::keys::index_of;
+use super::region::{Entered, Piece, RegionInner, Registration};
+use super::table::{Entry, RegionTable};
+use super::window::{self, WindowInner};
+use crate::counters::Counters;
+use crate::sys::MAX_RANGES;
+
+/// The memory of one queue pair. Made for a packet or a run of them, and not kept: it may keep a region's memory alive.
+pub(crate) struct PdMemory<'a> {
+    regions: &'a RegionTable,
+    /// The protection domain of the queue pair.
+    pd: u32,
+    /// The one that remote keys are checked against; another one for an XRC request only.
+    remote_pd: u32,
+    qpn: Qpn,
+    counters: &'a Counters,
+    /// What was looked up last. A message's packets, and the calls for one packet, name the same memory.
+    last: Option<(u32, Entry)>,
+}
+
+impl<'a> PdMemory<'a> {
+    pub(crate) fn new(regions: &'a RegionTable, pd: u32, qpn: Qpn, counters: &'a Counters) -> Self {
+        Self {
+            regions,
+            pd,
+            remote_pd: pd,
+            qpn,
+            counters,
+            last: None,
+        }
+    }
+
+    /// From now on remote keys are checked against protection domain `pd`: an XRC request's, which is its shared receive
+    /// queue's (IBA Vol. 1 annex A14).
+    pub(crate) fn set_remote_domain(&mut self, pd: u32) {
+        self.remote_pd = pd;
+    }
+
+    /// What `key` names. What was looked up before is still right if its key is: see `RegionTable`.
+    fn lookup(&mut self, key: u32) -> Option<&Entry> {
+        let index = index_of(key);
+        if self.last.as_ref().is_none_or(|(last, _)| *last != index) {
+            self.last = Some((index, self.regions.get(key)?));
+        }
+        self.last.as_ref().map(|(_, entry)| entry)
+    }
+
+    /// Calls `copy(registration, pieces, from, to)` for the message bytes `[offset, offset + len)`, as many elements of one
+    /// region at a time as one copy takes; `from..to` counts from `offset`.
+    fn for_pieces(
+        &mut self,
+        pd: u32,
+        sges: &[Sge],
+        message: (u64, usize),
+        way: Way,
+        mut copy: impl FnMut(&Registration, &[Piece], usize, usize) -> io::Result<bool>,
+    ) -> Result<(), MemoryError> {
+        let (offset, len) = message;
+        let mut skip = offset;
+        let mut done = 0;
+        let mut rest = sges.iter().peekable();
+        while done < len {
+            let Some(first) = rest.next() else {
+                // The elements end before the message does.
+                return Err(MemoryError::OutOfBounds {
+                    addr: offset,
+                    len: len as u64,
+                });
+            };
+            if skip >= u64::from(first.len) {
+                skip -= u64::from(first.len);
+                continue;
+            }
+            let registration = self.enter_local(first.lkey, pd, way)?;
+            let mut pieces = [Piece::default(); MAX_RANGES];
+            let (mut count, mut total) = (0, 0);
+            let mut next = Some(first);
+            while let Some(sge) = next {
+                if sge.len > 0 {
+                    let mut piece = element(&registration, sge)?;
+                    piece.offset += skip;
+                    piece.len = (piece.len - skip as usize).min(len - done - total);
+                    skip = 0;
+                    pieces[count] = piece;
+                    count += 1;
+                    total += piece.len;
+                }
+                next = if count < MAX_RANGES && done + total < len {
+                    rest.next_if(|sge| sge.lkey == first.lkey)
+                } else {
+                    None
+                };
+            }
+            let copied = copy(&registration, &pieces[..count], done, done + total);
+            // The address of the first of them; a list is short.
+            let unmapped = MemoryError::Unmapped {
+                addr: registration.iova + pieces[0].offset,
+                len: total as u64,
+            };
+            if !is_complete(copied) {
+                return Err(unmapped);
+            }
+            done += total;
+        }
+        Ok(())
+    }
+
+    /// Takes the guard of the region that a work request names.
+    fn enter_local(&mut self, lkey: LKey, pd: u32, way: Way) -> Result<Entered<'_>, MemoryError> {
+        let unknown = MemoryError::InvalidKey(lkey);
+        let Some(Entry::Region(region)) = self.lookup(lkey.0) else {
+            return Err(unknown);
+        };
+        let entered = match way {
+            Way::Place => region.enter_to_place(),
+            Way::Fetch => region.enter_to_fetch(),
+        };
+        let registration = entered.ok_or(unknown)?;
+        if registration.key != lkey.0 || registration.pd != pd {
+            return Err(unknown);
+        }
+        if way == Way::Place && !registration.access.contains(AccessFlags::LOCAL_WRITE) {
+            return Err(MemoryError::NotWritable(lkey));
+        }
+        Ok(registration)
+    }
+
+    /// Calls `then(registration, piece)` with the guards held for memory that the peer may access so.
+    fn with_remote<T>(
+        &mut self,
+        rkey: RKey,
+        range: (u64, u64),
+        access: RemoteAccess,
+        then: impl FnOnce(&RegionTable, &Registration, Piece) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
+        let unknown = MemoryError::InvalidRemoteKey(rkey);
+        let denied = MemoryError::RemoteAccessDenied { rkey, access };
+        let outside = MemoryError::OutOfBounds {
+            addr: range.0,
+            len: range.1,
+        };
+        let (regions, pd, qpn) = (self.regions, self.remote_pd, self.qpn);
+        match self.lookup(rkey.0).ok_or(unknown)? {
+            Entry::Region(region) => {
+                let registration = enter(region, access).ok_or(unknown)?;
+                if registration.key != rkey.0 || registration.pd != pd {
+                    return Err(unknown);
+                }
+                if !registration.access.contains(right_for(access)) {
+                    return Err(denied);
+                }
+                let piece = registration.piece(range.0, range.1).ok_or(outside)?;
+                check_word(access, range.0, &registration, piece)?;
+                then(regions, &registration, piece)
+            }
+            Entry::Window(window) => {
+                let state = window.enter().ok_or(unknown)?;
+                let binding = state.usable(rkey, pd, qpn).ok_or(unknown)?;
+                if !binding.access.contains(right_for(access)) {
+                    return Err(denied);
+                }
+                let within = binding.piece(range.0, range.1).ok_or(outside)?;
+                let region = binding.region.upgrade().ok_or(unknown)?;
+                let registration = enter(&region, access).ok_or(unknown)?;
+                check_word(access, range.0, &registration, within)?;
+                then(regions, &registration, within)
+            }
+        }
+    }
+
+    fn write_checked(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let len = data.len() as u64;
+        self.with_remote(
+            rkey,
+            (addr, len),
+            RemoteAccess::Write,
+            |_, memory, piece| {
+                if is_complete(memory.place_in_order(piece, data)) {
+                    Ok(())
+                } else {
+                    Err(MemoryError::Unmapped { addr, len })
+                }
+            },
+        )
+    }
+
+    fn read_checked(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let len = out.len() as u64;
+        self.with_remote(rkey, (addr, len), RemoteAccess::Read, |_, memory, piece| {
+            if is_complete(memory.fetch(&[piece], out)) {
+                Ok(())
+            } else {
+                Err(MemoryError::Unmapped { addr, len })
+            }
+        })
+    }
+
+    fn scatter_in(
+        &mut self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        let placed = self.for_pieces(
+            pd,
+            sges,
+            (offset, data.len()),
+            Way::Place,
+            |memory, pieces, from, to| memory.place(pieces, &data[from..to]),
+        );
+        placed.inspect_err(|_| self.counters.scatter_failed.add(1))
+    }
+
+    /// The window with this key, if it is of protection domain `pd`.
+    fn window(&self, rkey: RKey, pd: u32) -> Result<Arc<WindowInner>, MemoryError> {
+        match self.regions.get(rkey.0) {
+            Some(Entry::Window(window)) if window.pd() == pd => Ok(window),
+            Some(Entry::Region(_)) => Err(MemoryError::NotInvalidatable(rkey)),
+            _ => Err(MemoryError::InvalidRemoteKey(rkey)),
+        }
+    }
+}
+
+impl Memory for PdMemory<'_> {
+    fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.scatter_in(self.pd, sges, offset, data)
+    }
+
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let message = (offset, out.len());
+        let fetched = self.for_pieces(
+            self.pd,
+            sges,
+            message,
+            Way::Fetch,
+            |memory, pieces, from, to| memory.fetch(pieces, &mut out[from..to]),
+        );
+        fetched.inspect_err(|_| self.counters.gather_failed.add(1))
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), MemoryError> {
+        self.with_remote(rkey, (addr, len), access, |_, _, _| Ok(()))
+    }
+
+    fn write_remote(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let placed = self.write_checked(rkey, addr, data);
+        placed.inspect_err(|_| self.counters.scatter_failed.add(1))
+    }
+
+    fn read_remote(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let fetched = self.read_checked(rkey, addr, out);
+        fetched.inspect_err(|_| self.counters.gather_failed.add(1))
+    }
+
+    fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        let executed = self.with_remote(
+            rkey,
+            (addr, WORD),
+            RemoteAccess::Atomic,
+            |table, memory, piece| match memory.atomic(table, piece.offset, op) {
+                Ok(Some(before)) => Ok(before),
+                Ok(None) => Err(MemoryError::Unmapped { addr, len: WORD }),
+                Err(error) => {
+                    refused(&error);
+                    Err(MemoryError::Unmapped { addr, len: WORD })
+                }
+            },
+        );
+        executed.inspect_err(|_| self.counters.scatter_failed.add(1))
+    }
+
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
+        self.window(rkey, self.remote_pd)?
+            .invalidate(self.regions, rkey, self.qpn)
+    }
+
+    fn bind(&mut self, bind: &BindWindow) -> Result<(), MemoryError> {
+        let window = self
+            .window(bind.window, self.pd)
+            .map_err(|_| MemoryError::InvalidRemoteKey(bind.window))?;
+        window::bind(self.regions, &window, bind, self.qpn)
+    }
+
+    fn scatter_held(
+        &mut self,
+        held: &HeldReceive,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        self.scatter_in(held.domain, &held.sges, offset, data)
+    }
+}
+
+/// What is done with the bytes that a work request names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Place,
+    Fetch,
+}
+
+/// Takes the guard for an operation of the peer.
+fn enter(region: &RegionInner, access: RemoteAccess) -> Option<Entered<'_>> {
+    match access {
+        RemoteAccess::Read => region.enter_to_fetch(),
+        RemoteAccess::Write | RemoteAccess::Atomic => region.enter_to_place(),
+    }
+}
+
+/// The whole element is checked, not only the bytes of this packet: a list that is wrong fails at its first byte.
+fn element(registration: &Registration, sge: &Sge) -> Result<Piece, MemoryError> {
+    let len = u64::from(sge.len);
+    registration
+        .piece(sge.addr, len)
+        .ok_or(MemoryError::OutOfBounds {
+            addr: sge.addr,
+            len,
+        })
+}
+
+/// The word of an atomic is aligned both as the peer counts and in memory; a region whose two addresses differ modulo 8, or
+/// a window that counts from 0 at an odd place, has none.
+fn check_word(
+    access: RemoteAccess,
+    addr: u64,
+    memory: &Registration,
+    piece: Piece,
+) -> Result<(), MemoryError> {
+    if access == RemoteAccess::Atomic
+        && !(addr.is_multiple_of(WORD) && memory.is_word(piece.offset))
+    {
+        return Err(MemoryError::Misaligned { addr });
+    }
+    Ok(())
+}
+
+/// Whether all was copied. The system refusing copies as such is told besides.
+fn is_complete(copied: io::Result<bool>) -> bool {
+    copied.unwrap_or_else(|error| {
+        refused(&error);
+        false
+    })
+}
+
+fn refused(error: &io::Error) {
+    tracing::warn!(%error, "the system refuses copies to the program's memory");
+}
+
+const WORD: u64 = 8;
