@@ -5,9 +5,11 @@
 //! | other version, queue pair, service, partition or Q_Key | dropped and counted |
 //! | longer than the path MTU | dropped and counted |
 //! | no receive posted | dropped and counted |
-//! | GRH and payload longer than the buffer | dropped and counted; the buffer waits on |
+//! | GRH and payload longer than the buffer | dropped and counted; the buffer waits on, one of a shared queue fails |
 //! | buffer not writable | the receive fails with *local protection error*, the queue pair is in error |
 //! | else | GRH and payload are placed, the receive completes |
+//!
+//! A message is one packet, so that in state Sqd nothing is ever half sent: the send queue has drained at once.
 //!
 //! IBA Vol. 1 ch. 9 "Unreliable datagram", ch. 10 "Queue pair states", ch. 11 "Completion return status".
 
@@ -21,13 +23,16 @@ use oarlock_wire::{
     AddressVector, Bth, Deth, Gid, Grh, ImmDt, Mtu, Opcode, Packet, PacketHeader, Psn, QKey, Qpn,
 };
 
-use crate::attr::{AttrMask, QpAttr, QpState, QpType, transition};
+use crate::attr::{AttrMask, Limits, QpAttr, QpState, QpType, transition};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::packet::{PacketBuf, Transmit, emit, pkeys_match};
-use crate::queue::{RecvQueue, SendQueue, SendWqe};
+use crate::queue::{SendQueue, SendWqe};
+use crate::rc::QpEvent;
+use crate::receive::Buffers;
+use crate::vendor::VendorError;
 use crate::work::{RecvWr, SendOp, SendWr, UdDestination};
 
 /// What a UD queue pair is made with.
@@ -37,7 +42,7 @@ pub struct UdConfig {
     pub qpn: Qpn,
     /// Depth of the send queue.
     pub max_send_wr: u32,
-    /// Depth of the receive queue.
+    /// Depth of the receive queue; without meaning when the buffers are shared.
     pub max_recv_wr: u32,
     /// Scatter/gather elements of a send.
     pub max_send_sge: u32,
@@ -47,6 +52,8 @@ pub struct UdConfig {
     pub max_inline: u32,
     /// Every send gives a completion, signalled or not.
     pub sq_sig_all: bool,
+    /// Receive buffers come from [`Memory::take_shared_receive`].
+    pub shared_receives: bool,
     /// What the port carries: no datagram is longer. A reserved code counts as 256 bytes, which every port carries.
     pub mtu: Mtu,
 }
@@ -61,13 +68,14 @@ impl Default for UdConfig {
             max_recv_sge: 4,
             max_inline: 64,
             sq_sig_all: false,
+            shared_receives: false,
             mtu: Mtu::MTU_1024,
         }
     }
 }
 
-/// One unreliable-datagram queue pair. The crate's documentation has the contract, less what needs a clock or an answer:
-/// it has no deadlines and raises no events.
+/// One unreliable-datagram queue pair. The crate's documentation has the contract, less what needs a clock: it has no
+/// deadlines.
 #[derive(Debug)]
 pub struct Ud {
     config: UdConfig,
@@ -76,8 +84,9 @@ pub struct Ud {
     mtu: u32,
     next_psn: Psn,
     sq: SendQueue<UdDestination>,
-    rq: RecvQueue,
+    buffers: Buffers,
     completions: VecDeque<Completion>,
+    events: VecDeque<QpEvent>,
     counters: Counters,
 }
 
@@ -101,10 +110,15 @@ impl Ud {
                 config.max_inline,
                 nowhere,
             ),
-            rq: RecvQueue::new(config.max_recv_wr, config.max_recv_sge),
+            buffers: Buffers::new(
+                config.max_recv_wr,
+                config.max_recv_sge,
+                config.shared_receives,
+            ),
             completions: VecDeque::with_capacity(
                 config.max_send_wr as usize + config.max_recv_wr as usize,
             ),
+            events: VecDeque::with_capacity(2),
             counters: Counters::default(),
         }
     }
@@ -143,16 +157,16 @@ impl Ud {
         attr
     }
 
-    /// Changes state and attributes.
+    /// Changes state and attributes, as [`QpType::transition`] lists them.
     ///
     /// Init takes `pkey`, `port_num` and `qkey`, Rtr needs nothing more, Rts needs `sq_psn`; of a path or a peer a UD queue
     /// pair knows nothing, and refuses such attributes by name. To [`QpState::Error`]: everything outstanding is flushed.
-    /// To [`QpState::Reset`]: everything is forgotten, waiting completions too. From [`QpState::Sqe`] to [`QpState::Rts`]:
-    /// sends are taken again.
+    /// To [`QpState::Reset`]: everything is forgotten, waiting completions and events too. To [`QpState::Sqd`]: nothing more is
+    /// sent until [`QpState::Rts`]. From [`QpState::Sqe`] to [`QpState::Rts`]: sends are taken again.
     ///
     /// # Errors
-    /// [`Error::InvalidTransition`] and its kin: the transition does not exist, misses an attribute or has one too many.
-    /// Nothing has changed then.
+    /// [`Error::InvalidTransition`] and its kin: the transition does not exist, misses an attribute or has one too many;
+    /// [`Error::AttributeTooLarge`] and [`Error::AttributeTooSmall`]: there is no such port. Nothing has changed then.
     ///
     /// # Specification
     /// IBA Vol. 1 ch. 11 "Modify queue pair".
@@ -161,9 +175,15 @@ impl Ud {
         // Deviation: a Q_Key with the top bit set is for privileged callers (IBA Vol. 1 ch. 10 "Q_Keys"). Whoever has a slot
         // of the port can write any packet to it, so refusing such a key here would protect nobody.
         let to = transition(QpType::Ud, self.state, attr)?;
+        let limits = Limits {
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            mtu: self.config.mtu,
+        };
+        limits.check(attr)?;
         match to {
             QpState::Reset => self.reset(),
-            QpState::Error => self.enter_error(),
+            QpState::Error => self.enter_error(VendorError::FLUSHED_BY_PROGRAM),
             _ => {
                 self.attr.merge(attr);
                 if attr.mask.contains(AttrMask::SQ_PSN) {
@@ -171,6 +191,9 @@ impl Ud {
                 }
                 self.state = to;
             }
+        }
+        if attr.mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_notify {
+            self.events.push_back(QpEvent::SqDrained);
         }
         Ok(())
     }
@@ -180,43 +203,50 @@ impl Ud {
         self.attr = QpAttr::default();
         self.next_psn = Psn::default();
         self.sq.clear();
-        self.rq.clear();
+        self.buffers.clear();
         self.completions.clear();
+        self.events.clear();
     }
 
-    fn enter_error(&mut self) {
+    /// Flushes both queues, each in its order; `reason` is why.
+    fn enter_error(&mut self, reason: VendorError) {
+        let was_error = self.state == QpState::Error;
         self.state = QpState::Error;
-        self.flush_sends();
-        while let Some(wqe) = self.rq.pop() {
-            self.fail_recv(wqe.wr_id, WcStatus::WR_FLUSH_ERR);
+        self.flush_sends(reason);
+        while let Some(wr_id) = self.buffers.finish() {
+            self.fail_recv(wr_id, WcStatus::WR_FLUSH_ERR, reason);
+        }
+        if self.buffers.is_shared() && !was_error {
+            self.events.push_back(QpEvent::LastWqeReached);
         }
     }
 
-    fn flush_sends(&mut self) {
+    fn flush_sends(&mut self, reason: VendorError) {
         while let Some(wqe) = self.sq.pop() {
-            self.fail_send(wqe.wr_id, WcStatus::WR_FLUSH_ERR);
+            self.fail_send(wqe.wr_id, WcStatus::WR_FLUSH_ERR, reason);
         }
     }
 
-    /// Appends a datagram to the send queue; in [`QpState::Error`] and [`QpState::Sqe`] it is flushed at once.
+    /// Appends a datagram to the send queue; in [`QpState::Error`] and [`QpState::Sqe`] it is flushed at once, in
+    /// [`QpState::Sqd`] it waits.
     ///
     /// # Errors
-    /// [`Error::WrongState`] before [`QpState::Rts`]; [`Error::NoDestination`], [`Error::MulticastQpn`];
-    /// [`Error::DatagramTooLong`]; [`Error::QueueFull`], [`Error::TooManySges`], [`Error::InlineTooLong`].
+    /// [`Error::WrongState`] before [`QpState::Rts`]; [`Error::OperationNotSupported`] for all but SEND;
+    /// [`Error::FlagNotAllowed`] for a fence; [`Error::NoDestination`], [`Error::MulticastQpn`]; [`Error::DatagramTooLong`];
+    /// [`Error::QueueFull`], [`Error::TooManySges`], [`Error::InlineTooLong`].
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        if !matches!(self.state, QpState::Rts | QpState::Sqe | QpState::Error) {
-            return Err(Error::WrongState {
-                call: "post_send",
-                state: self.state,
-            });
-        }
-        if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) {
-            return Err(Error::OperationNotSupported {
-                operation: wr.op.name(),
-                qp_type: QpType::Ud,
-            });
-        }
+        let flushes = match self.state {
+            QpState::Rts | QpState::Sqd => false,
+            QpState::Sqe | QpState::Error => true,
+            state => {
+                return Err(Error::WrongState {
+                    call: "post_send",
+                    state,
+                });
+            }
+        };
+        let length = wr.check(QpType::Ud)?;
         let to = wr.ud.ok_or(Error::NoDestination)?;
         if to.av.remote.is_multicast() != (to.remote_qpn == Qpn::MULTICAST) {
             return Err(Error::MulticastQpn {
@@ -224,19 +254,20 @@ impl Ud {
                 qpn: to.remote_qpn,
             });
         }
-        let given = self.sq.check(wr)?;
-        if given > u64::from(self.mtu) {
+        let _ = self.sq.check(wr)?;
+        if length > self.mtu {
             return Err(Error::DatagramTooLong {
-                given,
+                given: length.into(),
                 mtu: self.config.mtu,
             });
         }
-        if self.state == QpState::Rts {
-            let signaled = wr.signaled || self.config.sq_sig_all;
-            self.sq.push(wr, signaled, given as u32, to);
-        } else {
+        if flushes {
             self.sq.reserve();
-            self.fail_send(wr.wr_id, WcStatus::WR_FLUSH_ERR);
+            let reason = VendorError::FLUSHED_AT_POST;
+            self.fail_send(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
+        } else {
+            let signaled = wr.signaled || self.config.sq_sig_all;
+            self.sq.push(wr, signaled, length, to);
         }
         Ok(())
     }
@@ -245,7 +276,8 @@ impl Ud {
     /// ([`Grh::LEN`] bytes) and then the payload, so the longest datagram needs [`Grh::LEN`] bytes more than its length.
     ///
     /// # Errors
-    /// [`Error::WrongState`] in [`QpState::Reset`]; [`Error::QueueFull`], [`Error::TooManySges`].
+    /// [`Error::WrongState`] in [`QpState::Reset`]; [`Error::NoReceiveQueue`] when the buffers are shared;
+    /// [`Error::QueueFull`], [`Error::TooManySges`].
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
         if self.state == QpState::Reset {
@@ -254,12 +286,13 @@ impl Ud {
                 state: self.state,
             });
         }
-        self.rq.check(wr)?;
+        self.buffers.check(wr)?;
         if self.state == QpState::Error {
-            self.rq.reserve();
-            self.fail_recv(wr.wr_id, WcStatus::WR_FLUSH_ERR);
+            self.buffers.reserve();
+            let reason = VendorError::FLUSHED_AT_POST;
+            self.fail_recv(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
         } else {
-            self.rq.push(wr);
+            self.buffers.push(wr);
         }
         Ok(())
     }
@@ -268,7 +301,10 @@ impl Ud {
     pub fn handle_datagram(&mut self, from: &AddressVector, bytes: &[u8], memory: &mut dyn Memory) {
         match Packet::parse(bytes) {
             Ok(packet) => self.handle_packet(from, &packet, memory),
-            Err(_) => self.counters.count(Counter::DroppedMalformed),
+            Err(_) => {
+                self.counters.count(Counter::PacketsReceived);
+                self.counters.count(Counter::DroppedMalformed);
+            }
         }
     }
 
@@ -283,8 +319,12 @@ impl Ud {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
+        self.counters.count(Counter::PacketsReceived);
         match self.receive(from, packet, memory) {
-            Ok(()) => self.counters.count(Counter::DatagramsReceived),
+            Ok(()) => {
+                self.counters.count(Counter::DatagramsReceived);
+                self.counters.count(Counter::SendsReceived);
+            }
             Err(reason) => self.counters.count(reason),
         }
     }
@@ -296,23 +336,34 @@ impl Ud {
         memory: &mut dyn Memory,
     ) -> Result<(), Counter> {
         let deth = self.admit(from, packet)?;
-        let (wqe, sges) = self.rq.front().ok_or(Counter::DroppedReceiverNotReady)?;
+        let capacity = self
+            .buffers
+            .take(memory)
+            .ok_or(Counter::DroppedReceiverNotReady)?;
         let length = (Grh::LEN + packet.payload.len()) as u64;
-        if length > wqe.capacity {
+        if length > capacity {
             // Deviation: IBA calls it a local length error, after which the queue pair is of no use: whoever knows the Q_Key
             // could stop every receiver. Linux soft RoCE drops such a message, too.
+            self.counters.count(Counter::ReceiveLengthErrors);
+            if self.buffers.is_shared()
+                && let Some(wr_id) = self.buffers.finish()
+            {
+                let reason = VendorError::MESSAGE_TOO_LONG;
+                self.fail_recv(wr_id, WcStatus::LOC_LEN_ERR, reason);
+            }
             return Err(Counter::DroppedNoRoom);
         }
         let grh = Grh::of(from, packet_len(packet)).to_bytes();
-        let header = memory.scatter(sges, 0, &grh);
-        let placed = header.and_then(|()| match packet.payload {
-            [] => Ok(()),
-            payload => memory.scatter(sges, Grh::LEN as u64, payload),
-        });
-        let _ = self.rq.pop();
-        if placed.is_err() {
-            self.fail_recv(wqe.wr_id, WcStatus::LOC_PROT_ERR);
-            self.enter_error();
+        let header = self.buffers.place(memory, 0, &grh);
+        let placed =
+            header.and_then(|()| self.buffers.place(memory, Grh::LEN as u64, packet.payload));
+        let wr_id = self
+            .buffers
+            .finish()
+            .ok_or(Counter::DroppedReceiverNotReady)?;
+        if let Err(error) = placed {
+            self.fail_recv(wr_id, WcStatus::LOC_PROT_ERR, error.into());
+            self.enter_error(VendorError::FLUSHED_BY_RECEIVE);
             return Err(Counter::DroppedNotPlaced);
         }
         self.completions.push_back(Completion {
@@ -321,7 +372,7 @@ impl Ud {
             src_qp: deth.src_qpn,
             has_grh: true,
             sl: from.service_level,
-            ..Completion::success(wqe.wr_id, WcOpcode::RECV, false, length as u32)
+            ..Completion::success(wr_id, WcOpcode::RECV, false, length as u32)
         });
         Ok(())
     }
@@ -345,7 +396,10 @@ impl Ud {
         if from.remote.is_multicast() || from.remote.to_ip().is_unspecified() {
             return Err(Counter::DroppedWrongSource);
         }
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqe) {
+        if !matches!(
+            self.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        ) {
             return Err(Counter::DroppedWrongState);
         }
         if !matches!(bth.opcode, Opcode::UD_SEND_ONLY | Opcode::UD_SEND_ONLY_IMM) {
@@ -388,16 +442,19 @@ impl Ud {
             .source(serial)
             .read(memory, 0, &mut out[header_len..end]);
         let _ = self.sq.pop();
-        if gathered.is_err() {
-            self.fail_send(wqe.wr_id, WcStatus::LOC_PROT_ERR);
+        if let Err(error) = gathered {
+            self.counters.count(Counter::LocalAccessErrors);
+            self.fail_send(wqe.wr_id, WcStatus::LOC_PROT_ERR, error.into());
             self.state = QpState::Sqe;
-            self.flush_sends();
+            self.flush_sends(VendorError::FLUSHED_BY_SEND);
             return None;
         }
         let len = end + padding(payload_len);
         out[end..len].fill(0);
         self.next_psn = self.next_psn.next();
         self.counters.count(Counter::DatagramsSent);
+        self.counters.count(Counter::PacketsSent);
+        self.counters.count(Counter::SendsCompleted);
         if wqe.signaled {
             self.completions.push_back(Completion::success(
                 wqe.wr_id,
@@ -446,25 +503,39 @@ impl Ud {
         if completion.is_send {
             self.sq.retire();
         } else {
-            self.rq.retire();
+            self.buffers.retire();
         }
         Some(completion)
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) may have something.
+    /// The next asynchronous event: [`QpEvent::SqDrained`], [`QpEvent::LastWqeReached`].
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<QpEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) or
+    /// [`poll_event`](Self::poll_event) may have something.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.completions.is_empty() || (self.state == QpState::Rts && !self.sq.is_empty())
+        !self.completions.is_empty()
+            || !self.events.is_empty()
+            || (self.state == QpState::Rts && !self.sq.is_empty())
     }
 
-    fn fail_send(&mut self, wr_id: u64, status: WcStatus) {
+    fn fail_send(&mut self, wr_id: u64, status: WcStatus, vendor_err: VendorError) {
+        self.counters.count(Counter::of_failed_send(status));
+        let opcode = WcOpcode::SEND;
         self.completions
-            .push_back(Completion::failure(wr_id, status, WcOpcode::SEND, true, 0));
+            .push_back(Completion::failure(wr_id, status, opcode, true, vendor_err));
     }
 
-    fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
-        self.completions
-            .push_back(Completion::failure(wr_id, status, WcOpcode::RECV, false, 0));
+    fn fail_recv(&mut self, wr_id: u64, status: WcStatus, vendor_err: VendorError) {
+        self.counters.count(Counter::of_failed_receive(status));
+        let opcode = WcOpcode::RECV;
+        self.completions.push_back(Completion::failure(
+            wr_id, status, opcode, false, vendor_err,
+        ));
     }
 }
 

@@ -101,7 +101,8 @@ fn paths_and_peers_are_refused_by_name() {
     }
     assert_eq!(host.ud.state(), QpState::Init);
     let refused = host.ud.modify(&QpAttr::to_state(QpState::Sqd));
-    assert_eq!(refused, Err(Error::StateNotSupported(QpState::Sqd)));
+    let (from, to) = (QpState::Init, QpState::Sqd);
+    assert_eq!(refused, Err(Error::InvalidTransition { from, to }));
 }
 
 #[test]
