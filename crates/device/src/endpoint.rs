@@ -14,9 +14,9 @@
 //! 1. `attaching`, then `capture`; the lead
 //! 2. `receiver`: one thread at a time takes packets off the port
 //! 3. a queue pair's `inner` (never two at once); the groups
-//! 4. the port (shared, except to open and close it); a table of queue pairs or regions (shared,
-//!    except to change it); a region's guard (shared, except to deregister)
-//! 5. a completion queue's `state`
+//! 4. the port (shared, except to open and close it); a table of queue pairs, regions or the shared receive queues of an
+//!    XRC domain (shared, except to change it); a region's guard (shared, except to deregister)
+//! 5. a completion queue's `state`, a shared receive queue's `queue` (never both)
 //! 6. the leaves, which call nothing while locked: timers, event queues, scratch, engine calls,
 //!    hooks, lists of contexts and of a completion queue's queue pairs
 //!
@@ -38,17 +38,17 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::context::Context;
 use crate::counters::Counters;
-use crate::cq::CqShared;
-use crate::engine;
+use crate::engine::{self, Signs};
 use crate::error::Error;
-use crate::event::AsyncEvent;
+use crate::event::{AsyncEvent, DeviceChange};
 use crate::groups::{Group, Groups};
 use crate::lead::{Lead, Leading};
 use crate::locks::{lock, read, try_lock, write};
-use crate::qp::{QpInner, QpShared};
+use crate::qp::{Overruns, QpInner, QpShared};
 use crate::qpn::{QpnTable, slot_of};
-use crate::timers::Timers;
+use crate::timers::{Timers, Whose};
 use crate::transmit::Scratch;
+use crate::transport::QpMemory;
 
 /// Where an endpoint gets its slot of the port from.
 pub trait PortSource: Send + Sync {
@@ -63,6 +63,24 @@ pub trait PortSource: Send + Sync {
     /// # Errors
     /// No descriptor left.
     fn gone_fd(&self) -> io::Result<Option<OwnedFd>>;
+
+    /// A descriptor that becomes readable when devices have changed; `None` if nobody would tell. Called once, after
+    /// [`take_port`](Self::take_port).
+    ///
+    /// # Errors
+    /// No descriptor left.
+    fn changes_fd(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    /// What has changed since the last call, oldest first, with the device's number ([`DeviceInfo::index`](crate::DeviceInfo::index)); makes the
+    /// descriptor unreadable. Called by the engine thread.
+    ///
+    /// # Blocking
+    /// It must not.
+    fn take_changes(&self) -> Vec<(u32, DeviceChange)> {
+        Vec::new()
+    }
 
     /// The slot has been closed on our side and can be given to somebody else. Not called when
     /// the service is gone.
@@ -90,6 +108,9 @@ pub(crate) struct Core {
     /// The service is gone and every queue pair has been flushed: no completion will come.
     is_over: AtomicBool,
     qps: QpnTable,
+    /// Shared receive queues and XRC domains that exist.
+    srqs: AtomicU32,
+    xrc_domains: AtomicU32,
     groups: Groups,
     receiver: Mutex<Receiver>,
     timers: Timers,
@@ -130,6 +151,8 @@ impl Endpoint {
             gone: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             qps: QpnTable::new(),
+            srqs: AtomicU32::new(0),
+            xrc_domains: AtomicU32::new(0),
             groups: Groups::new(),
             receiver: Mutex::new(Receiver {
                 batch: Batch::default(),
@@ -286,7 +309,12 @@ impl Core {
             .map_err(|source| Error::NoPort { source })?;
         let port = Arc::new(port);
         let slot = port.slot();
-        engine::start(Arc::clone(self), Arc::clone(&port), gone)
+        let changes = self
+            .source
+            .changes_fd()
+            .map_err(Error::system("watch the devices"))?;
+        let signs = Signs { gone, changes };
+        engine::start(Arc::clone(self), Arc::clone(&port), signs)
             .map_err(Error::system("start the engine thread"))?;
         {
             let capture = lock(&self.capture);
@@ -295,6 +323,24 @@ impl Core {
         }
         tracing::debug!(slot, "slot taken, engine started");
         Ok(slot)
+    }
+
+    /// Counts one more shared receive queue.
+    pub(crate) fn enter_srq(&self, max: u32) -> Result<(), Error> {
+        count_up(&self.srqs, max).ok_or(Error::TooManySrqs { max })
+    }
+
+    pub(crate) fn forget_srq(&self) {
+        self.srqs.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Counts one more XRC domain.
+    pub(crate) fn enter_xrc_domain(&self, max: u32) -> Result<(), Error> {
+        count_up(&self.xrc_domains, max).ok_or(Error::TooManyXrcDomains { max })
+    }
+
+    pub(crate) fn forget_xrc_domain(&self) {
+        self.xrc_domains.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Attaches a queue pair to a multicast group; the first of this process makes it a member.
@@ -334,28 +380,21 @@ impl Core {
 
     /// Drains the outputs of a queue pair: packets first, so that an acknowledgement has left
     /// before the completion is visible, then completions and events, then the deadline.
-    fn drive(
-        self: &Arc<Self>,
-        qp: &Arc<QpShared>,
-        inner: &mut QpInner,
-    ) -> [Option<Arc<CqShared>>; 2] {
+    fn drive(self: &Arc<Self>, qp: &Arc<QpShared>, inner: &mut QpInner) -> Overruns {
         inner.touched = false;
+        let mut overruns = Overruns::new();
         if qp.is_destroyed() {
-            return [None, None];
+            return overruns;
         }
-        let mut overruns = [None, None];
         if inner.transport.has_output() {
             let now = self.now();
             let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
-            let mut memory = qp.memory(self);
+            let QpInner {
+                transport, held, ..
+            } = &mut *inner;
+            let mut memory = QpMemory::new(qp, &self.counters, held);
             let port = read(&self.port);
-            scratch.send_all(
-                &mut inner.transport,
-                now,
-                &mut memory,
-                port.as_deref(),
-                &self.counters,
-            );
+            scratch.send_all(transport, now, &mut memory, port.as_deref(), &self.counters);
             drop(port);
             lock(&self.scratch).push(scratch);
             overruns = qp.publish(inner);
@@ -373,18 +412,16 @@ impl Core {
 
     /// Fails the queue pairs of completion queues that overran. Flushing them can overrun
     /// another queue, but each only once.
-    fn fail_overrun(self: &Arc<Self>, overruns: [Option<Arc<CqShared>>; 2]) {
-        let mut pending: Vec<_> = overruns.into_iter().flatten().collect();
+    fn fail_overrun(self: &Arc<Self>, mut pending: Overruns) {
         while let Some(cq) = pending.pop() {
             for qp in cq.overrun() {
-                let more = self.fail_qp(&qp);
-                pending.extend(more.into_iter().flatten());
+                pending.extend(self.fail_qp(&qp));
                 qp.raise(AsyncEvent::QpFatal(qp.qpn()));
             }
         }
     }
 
-    fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> [Option<Arc<CqShared>>; 2] {
+    fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> Overruns {
         let mut inner = lock(qp.inner());
         // Error can be entered from every state; from Reset there is nothing to flush.
         if inner.transport.state() != QpState::Reset {
@@ -499,10 +536,11 @@ impl Core {
             self.counters.no_such_qp.add(1);
             return;
         }
-        let mut memory = qp.memory(self);
-        inner
-            .transport
-            .handle_packet(now, from, packet, &mut memory);
+        let QpInner {
+            transport, held, ..
+        } = &mut *inner;
+        let mut memory = QpMemory::new(qp, &self.counters, held);
+        transport.handle_packet(now, from, packet, &mut memory);
         if !inner.touched {
             inner.touched = true;
             touched.push(Arc::clone(qp));
@@ -512,8 +550,17 @@ impl Core {
     /// Handles the deadlines that have come.
     pub(crate) fn fire_timers(self: &Arc<Self>) {
         let now = self.now();
-        while let Some((due, qp)) = self.timers.pop_due(now) {
-            let Some(qp) = qp.upgrade() else {
+        while let Some((due, whose)) = self.timers.pop_due(now) {
+            let qp = match whose {
+                Whose::Qp(qp) => qp.upgrade(),
+                Whose::Cq(cq) => {
+                    if let Some(cq) = cq.upgrade() {
+                        cq.moderation_due(now);
+                    }
+                    continue;
+                }
+            };
+            let Some(qp) = qp else {
                 continue;
             };
             let overruns = {
@@ -552,6 +599,34 @@ impl Core {
             .collect();
         for context in contexts {
             context.device_fatal();
+        }
+    }
+
+    /// Devices have changed: fails the queue pairs of those that are gone, and tells their contexts.
+    pub(crate) fn devices_changed(self: &Arc<Self>) {
+        for (device, change) in self.source.take_changes() {
+            let contexts: Vec<_> = lock(&self.contexts)
+                .iter()
+                .filter_map(Weak::upgrade)
+                .filter(|context| context.device().index == device)
+                .collect();
+            for context in contexts {
+                self.device_changed(&context, &change);
+            }
+        }
+    }
+
+    fn device_changed(self: &Arc<Self>, context: &Arc<Context>, change: &DeviceChange) {
+        // Marked first: a queue pair that is being made sees the mark, or is found here.
+        context.changed(change);
+        if !matches!(change, DeviceChange::Removed) {
+            return;
+        }
+        for qp in self.qps.all() {
+            if Arc::ptr_eq(qp.pd().context(), context) {
+                let overruns = self.fail_qp(&qp);
+                self.fail_overrun(overruns);
+            }
         }
     }
 
@@ -631,6 +706,13 @@ impl Drop for Core {
             self.source.port_closed(slot);
         }
     }
+}
+
+/// One more, unless there are `max` already.
+fn count_up(counter: &AtomicU32, max: u32) -> Option<()> {
+    let more = |count: u32| (count < max).then_some(count + 1);
+    let counted = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+    counted.ok().map(drop)
 }
 
 /// Batches that one call takes before it looks at something else.

@@ -10,7 +10,7 @@
 //! the work done. While a thread waits for completions (`lead.rs`), it leaves the port to that one.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +22,19 @@ use crate::endpoint::Core;
 use crate::queue::wait_readable;
 use crate::sys::spawn_without_signals;
 
+/// Descriptors of the port's source that become readable when something has happened to it.
+pub(crate) struct Signs {
+    /// The host service is gone.
+    pub(crate) gone: Option<OwnedFd>,
+    /// Devices have changed.
+    pub(crate) changes: Option<OwnedFd>,
+}
+
 /// Starts the thread. `port` is only slept on here; packets go through the core's.
-pub(crate) fn start(core: Arc<Core>, port: Arc<Port>, gone: Option<OwnedFd>) -> io::Result<()> {
+pub(crate) fn start(core: Arc<Core>, port: Arc<Port>, signs: Signs) -> io::Result<()> {
     // Detached: it ends by itself when the endpoint is dropped or the service gone.
     spawn_without_signals("oarlock-engine", move || {
-        let ended = run(&core, &port, gone.as_ref().map(AsFd::as_fd));
+        let ended = run(&core, &port, &signs);
         drop(port);
         if ended == Ended::ServiceGone {
             core.device_fatal();
@@ -42,7 +50,7 @@ enum Ended {
     ServiceGone,
 }
 
-fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
+fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
     loop {
         if core.is_stopped() {
             return Ended::Stopped;
@@ -59,7 +67,7 @@ fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
             Part::Receive
         };
         let deadline = core.timers().fall_asleep();
-        let woken = sleep(core, port, gone, deadline, part);
+        let woken = sleep(core, port, signs, deadline, part);
         core.timers().wake_up();
         core.resume();
         core.counters().engine_wakeups.add(1);
@@ -67,6 +75,9 @@ fn run(core: &Arc<Core>, port: &Port, gone: Option<BorrowedFd<'_>>) -> Ended {
             Ok(woken) => {
                 if woken.service_gone {
                     return Ended::ServiceGone;
+                }
+                if woken.devices_changed {
+                    core.devices_changed();
                 }
                 if woken.lead_lapsed {
                     core.lead().lapsed();
@@ -99,12 +110,13 @@ struct Woken {
     port_readable: bool,
     service_gone: bool,
     lead_lapsed: bool,
+    devices_changed: bool,
 }
 
 fn sleep(
     core: &Core,
     port: &Port,
-    gone: Option<BorrowedFd<'_>>,
+    signs: &Signs,
     deadline: Option<Time>,
     part: Part,
 ) -> io::Result<Woken> {
@@ -121,12 +133,15 @@ fn sleep(
             PollFlags::empty()
         }
     };
-    // One more entry stands in for a missing service descriptor.
+    // An entry that asks for nothing stands in for a missing descriptor.
+    let gone = signs.gone.as_ref().map_or(wake, AsFd::as_fd);
+    let changes = signs.changes.as_ref().map_or(wake, AsFd::as_fd);
     let mut fds = [
         PollFd::from_borrowed_fd(wake, PollFlags::IN),
         PollFd::from_borrowed_fd(port.as_fd(), on(part == Part::Receive)),
-        PollFd::from_borrowed_fd(gone.unwrap_or(wake), PollFlags::IN),
+        PollFd::from_borrowed_fd(gone, on(signs.gone.is_some())),
         PollFd::from_borrowed_fd(core.lead().lapse_fd().as_fd(), on(part == Part::Led)),
+        PollFd::from_borrowed_fd(changes, on(signs.changes.is_some())),
     ];
     wait_readable(&mut fds, deadline.map(|deadline| deadline - now))?;
     let ready = fds.each_ref().map(|fd| !fd.revents().is_empty());
@@ -136,8 +151,9 @@ fn sleep(
     }
     Ok(Woken {
         port_readable: ready[1],
-        service_gone: gone.is_some() && ready[2],
+        service_gone: ready[2],
         lead_lapsed: ready[3],
+        devices_changed: ready[4],
     })
 }
 

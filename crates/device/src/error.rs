@@ -196,7 +196,9 @@ pub enum Error {
     #[error("the XRC domain has no target {0}")]
     NoSuchXrcTarget(Qpn),
     /// The window is of the other type.
-    #[error("windows of type 2 are bound by a send-queue request of the program's own key (SendOp::BindWindow)")]
+    #[error(
+        "windows of type 2 are bound by a send-queue request of the program's own key (SendOp::BindWindow)"
+    )]
     NotTypeOneWindow,
     /// The call is for queue pairs of another transport service.
     #[error("{call} needs a UD queue pair, this one is {qp_type}")]

@@ -1,34 +1,37 @@
 //! Queue pairs: the packet engine of `oarlock-transport` behind a lock, and its driver.
 
+mod create;
+mod shared;
+
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use oarlock_transport::{
-    AttrMask, Counters, QpAttr, QpEvent, QpState, QpType, Rc, RcConfig, RecvWr, SendWr, Ud,
-    UdConfig,
+    AccessFlags, AttrMask, BindWindow, Counters, QpAttr, QpState, QpType, RecvWr, SendData, SendOp,
+    SendWr,
 };
-use oarlock_wire::{Gid, Qpn, Time};
+use oarlock_wire::{Gid, LKey, Qpn, RKey};
 
-use crate::context::DeviceInfo;
-use crate::cq::{Cq, CqShared, Pushed};
+use crate::cq::Cq;
 use crate::endpoint::Core;
 use crate::error::Error;
-use crate::event::AsyncEvent;
 use crate::groups::Group;
 use crate::locks::lock;
-use crate::mr::PdMemory;
+use crate::mr::{Window, WindowType};
 use crate::pd::Pd;
-use crate::transport::Transport;
+use crate::srq::Srq;
+use crate::xrc::XrcDomain;
+
+pub(crate) use shared::{Overruns, QpInner, QpShared};
 
 /// What a queue pair is created with.
 #[derive(Clone)]
 pub struct QpInit {
     /// The transport service.
     pub qp_type: QpType,
-    /// Depth of the send queue.
+    /// Depth of the send queue. An XRC target has none: 0 for it, whatever is given.
     pub max_send_wr: u32,
-    /// Depth of the receive queue.
+    /// Depth of the receive queue. With `srq`, and for both kinds of XRC, there is none: 0, whatever is given.
     pub max_recv_wr: u32,
     /// Scatter/gather elements of a send.
     pub max_send_sge: u32,
@@ -38,6 +41,10 @@ pub struct QpInit {
     pub max_inline_data: u32,
     /// Every send gives a completion.
     pub sq_sig_all: bool,
+    /// Receives come from here instead of a receive queue of its own. RC, UC, UD.
+    pub srq: Option<Arc<Srq>>,
+    /// The domain of an XRC target, which needs one.
+    pub xrc_domain: Option<XrcDomain>,
     /// Comes back with every completion, and lives at least as long as the device may touch
     /// memory that a work request of this queue pair names.
     pub user: Option<Arc<dyn Any + Send + Sync>>,
@@ -53,144 +60,175 @@ impl Default for QpInit {
             max_recv_sge: 4,
             max_inline_data: 64,
             sq_sig_all: false,
+            srq: None,
+            xrc_domain: None,
             user: None,
         }
     }
 }
 
+/// What [`Qp::bind_window`] binds a window of type 1 to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_mw_bind")]
+pub struct WindowBind {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Asks for a completion when the binding succeeds.
+    pub signaled: bool,
+    /// Key of the region; it must allow windows, and local writes if the window allows remote writes or atomics.
+    pub region: LKey,
+    /// First byte, as the region counts.
+    pub addr: u64,
+    /// Length in bytes; 0 unbinds the window.
+    pub len: u64,
+    /// What peers may do through the window.
+    pub access: AccessFlags,
+}
+
 /// Called when the peer's first request arrives; see [`Qp::on_comm_est`].
 pub type CommEstHook = Box<dyn Fn(Qpn) + Send + Sync>;
 
-/// A queue pair: reliable-connected or unreliable-datagram.
+/// A queue pair, of any transport service.
 ///
-/// Dropping the handle takes it out of the device without waiting. A thread that handles a packet
-/// for it at that moment finishes; no packet is handled later. Its completions stay in the
-/// completion queues.
+/// Dropping the handle (of an XRC target the last one: see [`XrcDomain::open_target`]) takes it out of the device without
+/// waiting. A thread that handles a packet for it at that moment finishes; no packet is handled later. Its completions stay
+/// in the completion queues, except those of a shared receive queue that has gone.
+///
+/// All methods may be called from several threads. Requests of one thread keep their order; those of one list
+/// ([`post_send_list`](Self::post_send_list)) are not mixed with others.
 #[doc(alias = "ibv_qp")]
 pub struct Qp {
+    owner: Arc<Owner>,
+}
+
+/// What the handles of a queue pair share; only an XRC target has more than one.
+pub(crate) struct Owner {
     shared: Arc<QpShared>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
-}
-
-/// What the tables share with the handle. It lives until the last thread that handles a packet
-/// for it has finished, and with it `user` and so the memory of its work requests.
-pub(crate) struct QpShared {
-    qpn: Qpn,
-    qp_type: QpType,
-    pd: Pd,
-    send_cq: Arc<CqShared>,
-    recv_cq: Arc<CqShared>,
-    inner: Mutex<QpInner>,
-    comm_est: Mutex<CommEst>,
-    /// Has asynchronous events in its context's queue, or had.
-    has_raised: AtomicBool,
-    destroyed: AtomicBool,
-    user: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-pub(crate) struct QpInner {
-    pub(crate) transport: Transport,
-    /// Time of this queue pair's entry in the timers that counts.
-    pub(crate) scheduled: Option<Time>,
-    /// Is in the list of those to be driven after a batch of packets.
-    pub(crate) touched: bool,
-}
-
-#[derive(Default)]
-enum CommEst {
-    #[default]
-    NotYet,
-    Hooked(CommEstHook),
-    Happened,
+    srq: Option<Arc<Srq>>,
+    xrc_domain: Option<XrcDomain>,
 }
 
 impl Qp {
     /// Creates a queue pair in state Reset; takes a slot of the port if this process has none.
     ///
+    /// An XRC target completes nothing on `send_cq` and `recv_cq`: its receives complete where the shared receive queue
+    /// that a message names says.
+    ///
     /// # Errors
-    /// `OutOfRange`: beyond a limit of the device, which the error names. `OtherContext`.
-    /// `UnsupportedQpType`. `TooManyQueuePairs`. `NoPort`: the host gives no slot. `DeviceFatal`.
+    /// `OutOfRange`: beyond a limit of the device, which the error names. `OtherContext`: which object. `Needs`,
+    /// `DoesNotTake`: what goes with which type. `UnsupportedQpType`. `TooManyQueuePairs`. `NoPort`: the host gives no slot.
+    /// `DeviceFatal`. `Forked`.
     #[doc(alias = "ibv_create_qp")]
-    pub fn new(pd: &Pd, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>, init: QpInit) -> Result<Self, Error> {
-        check(pd, send_cq, recv_cq, &init)?;
-        let core = pd.context().endpoint().core();
-        let slot = core.attach()?;
-        let device = pd.context().device();
-        let shared = core.qps().insert(slot, |qpn| {
-            let transport = transport(device, qpn, &init);
-            Arc::new(QpShared {
-                qpn,
-                qp_type: init.qp_type,
-                pd: pd.clone(),
-                send_cq: Arc::clone(send_cq.shared()),
-                recv_cq: Arc::clone(recv_cq.shared()),
-                inner: Mutex::new(QpInner {
-                    transport,
-                    scheduled: None,
-                    touched: false,
-                }),
-                comm_est: Mutex::default(),
-                has_raised: AtomicBool::new(false),
-                destroyed: AtomicBool::new(false),
-                user: init.user,
-            })
-        })?;
-        send_cq.shared().attach(&shared);
-        if !Arc::ptr_eq(send_cq, recv_cq) {
-            recv_cq.shared().attach(&shared);
+    pub fn new(
+        pd: &Pd,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        mut init: QpInit,
+    ) -> Result<Self, Error> {
+        let context = pd.context();
+        let core = context.endpoint().core();
+        core.check_not_forked()?;
+        create::check(pd, send_cq, recv_cq, &mut init)?;
+        if context.is_removed() {
+            return Err(Error::DeviceFatal);
         }
-        let qp = Self {
+        let slot = core.attach()?;
+        let device = context.device();
+        let (srq, xrc_domain) = (init.srq.take(), init.xrc_domain.take());
+        let shared = core.qps().insert(slot, |qpn| {
+            let engine = create::engine(device, qpn, &init, srq.is_some());
+            let number = xrc_domain.as_ref().map(XrcDomain::clone);
+            QpShared::new(
+                qpn,
+                pd,
+                (send_cq, recv_cq),
+                (srq.as_deref(), number),
+                engine,
+                init,
+            )
+        })?;
+        if shared.qp_type() != QpType::XrcTarget {
+            send_cq.shared().attach(&shared);
+            if !Arc::ptr_eq(send_cq, recv_cq) {
+                recv_cq.shared().attach(&shared);
+            }
+        }
+        if let Some(srq) = &srq {
+            srq.shared().attach_qp();
+        }
+        let owner = Arc::new(Owner {
             shared,
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
-        };
-        if core.is_gone() {
-            // The service died while we were in neither list; nobody else fails this one.
+            srq,
+            xrc_domain,
+        });
+        if let Some(domain) = &owner.xrc_domain {
+            domain.enter_target(owner.shared.qpn(), &owner);
+        }
+        // The service died, or the device went, while we were in no list; nobody else fails this one.
+        if core.is_gone() || context.is_removed() {
             return Err(Error::DeviceFatal);
         }
-        Ok(qp)
+        Ok(Self { owner })
+    }
+
+    /// One more handle.
+    pub(crate) fn of(owner: Arc<Owner>) -> Self {
+        Self { owner }
     }
 
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.shared.qpn
+        self.shared().qpn()
     }
 
     /// Its transport service.
     pub fn qp_type(&self) -> QpType {
-        self.shared.qp_type
+        self.shared().qp_type()
     }
 
     /// Its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.shared.pd
+        self.shared().pd()
     }
 
     /// Where its sends complete.
     pub fn send_cq(&self) -> &Arc<Cq> {
-        &self.send_cq
+        &self.owner.send_cq
     }
 
     /// Where its receives complete.
     pub fn recv_cq(&self) -> &Arc<Cq> {
-        &self.recv_cq
+        &self.owner.recv_cq
+    }
+
+    /// Where its receives come from, if not from a queue of its own.
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.owner.srq.as_ref()
+    }
+
+    /// The domain of an XRC target.
+    pub fn xrc_domain(&self) -> Option<&XrcDomain> {
+        self.owner.xrc_domain.as_ref()
     }
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        lock(&self.shared.inner).transport.state()
+        lock(self.shared().inner()).transport.state()
     }
 
     /// Its attributes; the mask names those that have been given.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
-        lock(&self.shared.inner).transport.query()
+        lock(self.shared().inner()).transport.query()
     }
 
     /// Its counters.
     pub fn counters(&self) -> Counters {
-        lock(&self.shared.inner).transport.counters().clone()
+        lock(self.shared().inner()).transport.counters().clone()
     }
 
     /// Changes state and attributes.
@@ -202,7 +240,7 @@ impl Qp {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         self.core().check_not_forked()?;
-        let device = self.shared.pd.context().device();
+        let device = self.pd().context().device();
         if attr.mask.contains(AttrMask::PORT) && attr.port_num != device.port_num {
             let only = device.port_num.into();
             return Err(Error::OutOfRange {
@@ -221,36 +259,104 @@ impl Qp {
         }
         let ends = attr.mask.contains(AttrMask::STATE)
             && matches!(attr.state, QpState::Error | QpState::Reset);
-        if !ends && self.core().is_gone() {
+        if !ends && (self.core().is_gone() || self.pd().context().is_removed()) {
             return Err(Error::DeviceFatal);
         }
         self.core()
-            .with_qp(&self.shared, |inner| inner.transport.modify(attr))?;
+            .with_qp(self.shared(), |inner| self.shared().modify(inner, attr))?;
         Ok(())
     }
 
-    /// Posts a send; packets leave from this thread, as far as the window allows.
+    /// Posts a request; packets leave from this thread, as far as the window allows.
     ///
     /// # Errors
-    /// `QueuePair`: state, depth, number of elements or length, with the limit. `Forked`.
+    /// `QueuePair`: state, depth, number of elements, length or an operation that the type of queue pair has not, with the
+    /// limit. `Forked`.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendWr<'_>) -> Result<(), Error> {
         self.core().check_not_forked()?;
         self.core()
-            .with_qp(&self.shared, |inner| inner.transport.post_send(request))?;
+            .with_qp(self.shared(), |inner| inner.transport.post_send(request))?;
         Ok(())
+    }
+
+    /// Posts many requests, in order, until one is refused; their packets leave together.
+    ///
+    /// # Errors
+    /// Index of the first one that was refused and why, as [`post_send`](Self::post_send): those before it are posted, it
+    /// and those after it are not.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send_list(&self, requests: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        self.core().check_not_forked().map_err(|error| (0, error))?;
+        self.core().with_qp(self.shared(), |inner| {
+            for (i, request) in requests.iter().enumerate() {
+                let posted = inner.transport.post_send(request);
+                posted.map_err(|error| (i, Error::from(error)))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts the binding of a window of type 1 and gives the key that the window has from now on; peers can use it when
+    /// the request has completed, and the one before no more.
+    ///
+    /// # Errors
+    /// `NotTypeOneWindow`. As [`post_send`](Self::post_send); the window keeps its key then. Rules of the binding itself
+    /// (domain, bounds, rights) are found when it is executed, and end the request.
+    #[doc(alias = "ibv_bind_mw")]
+    pub fn bind_window(&self, window: &Window, bind: &WindowBind) -> Result<RKey, Error> {
+        self.core().check_not_forked()?;
+        if window.window_type() != WindowType::One {
+            return Err(Error::NotTypeOneWindow);
+        }
+        let next = window.choose_key();
+        let request = SendWr {
+            wr_id: bind.wr_id,
+            op: SendOp::BindWindow(BindWindow {
+                window: window.rkey(),
+                rkey: next,
+                region: bind.region,
+                addr: bind.addr,
+                len: bind.len,
+                access: bind.access,
+            }),
+            data: SendData::Sges(&[]),
+            signaled: bind.signaled,
+            ..SendWr::default()
+        };
+        self.core()
+            .with_qp(self.shared(), |inner| inner.transport.post_send(&request))?;
+        Ok(next)
     }
 
     /// Posts buffers for one message.
     ///
     /// # Errors
-    /// `QueuePair`: state, depth or number of elements, with the limit. `Forked`.
+    /// `QueuePair`: state, depth or number of elements, with the limit; receives come from elsewhere
+    /// ([`QpInit::srq`], XRC). `Forked`.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, request: &RecvWr<'_>) -> Result<(), Error> {
         self.core().check_not_forked()?;
         self.core()
-            .with_qp(&self.shared, |inner| inner.transport.post_recv(request))?;
+            .with_qp(self.shared(), |inner| inner.transport.post_recv(request))?;
         Ok(())
+    }
+
+    /// Posts many, in order, until one is refused.
+    ///
+    /// # Errors
+    /// Index of the first one that was refused and why, as [`post_recv`](Self::post_recv): those before it are posted, it
+    /// and those after it are not.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv_list(&self, requests: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
+        self.core().check_not_forked().map_err(|error| (0, error))?;
+        self.core().with_qp(self.shared(), |inner| {
+            for (i, request) in requests.iter().enumerate() {
+                let posted = inner.transport.post_recv(request);
+                posted.map_err(|error| (i, Error::from(error)))?;
+            }
+            Ok(())
+        })
     }
 
     /// Attaches a UD queue pair to a multicast group of its device's interface: from now on it receives what is sent to the
@@ -269,7 +375,7 @@ impl Qp {
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.core().check_not_forked()?;
         let group = self.group("attach_multicast", group)?;
-        self.core().attach_multicast(group, &self.shared)
+        self.core().attach_multicast(group, self.shared())
     }
 
     /// Undoes [`attach_multicast`](Self::attach_multicast). A message that a thread of the device has in hand may still
@@ -283,7 +389,7 @@ impl Qp {
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_multicast(&self, group: Gid) -> Result<(), Error> {
         let group = self.group("detach_multicast", group)?;
-        if self.core().detach_multicast(group, &self.shared) {
+        if self.core().detach_multicast(group, self.shared()) {
             Ok(())
         } else {
             Err(Error::NotAttached(group.gid))
@@ -310,194 +416,46 @@ impl Qp {
     /// The call comes from the engine thread, with no lock of the device held; a hook that blocks
     /// holds up retransmissions. A hook that owns this queue pair keeps it alive for ever.
     pub fn on_comm_est(&self, hook: CommEstHook) {
-        let mut state = lock(&self.shared.comm_est);
-        match *state {
-            CommEst::Happened => {
-                drop(state);
-                hook(self.shared.qpn);
-            }
-            CommEst::NotYet | CommEst::Hooked(_) => *state = CommEst::Hooked(hook),
-        }
+        self.shared().on_comm_est(hook);
     }
 
     /// The program knows that the peer is connected: no hook is called and no
     /// [`AsyncEvent::CommEst`] raised any more.
     pub fn ignore_comm_est(&self) {
-        let before = std::mem::replace(&mut *lock(&self.shared.comm_est), CommEst::Happened);
-        // Outside the lock: the hook is the program's.
-        drop(before);
+        self.shared().ignore_comm_est();
     }
 
     fn core(&self) -> &Arc<Core> {
-        self.shared.core()
+        self.shared().core()
+    }
+
+    fn shared(&self) -> &Arc<QpShared> {
+        &self.owner.shared
     }
 }
 
-impl Drop for Qp {
+impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.destroyed.store(true, Ordering::Release);
-        self.core().qps().remove(self.shared.qpn);
-        if self.qp_type() == QpType::Ud {
-            self.core().detach_all(&self.shared);
+        let core = self.shared.core();
+        self.shared.retire();
+        if self.shared.qp_type() == QpType::Ud {
+            core.detach_all(&self.shared);
         }
-        self.ignore_comm_est();
-        // So the queue of events is bounded by the queue pairs there are, also for a program that
-        // never reads it.
-        if self.shared.has_raised.load(Ordering::Acquire) {
-            self.pd().context().forget_events_of(self.shared.qpn);
+        if let Some(domain) = &self.xrc_domain {
+            domain.forget_target(self.shared.qpn());
         }
+        if let Some(srq) = &self.srq {
+            srq.shared().detach_qp();
+        }
+        self.shared.destroy();
     }
 }
 
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Qp")
-            .field("qpn", &format_args!("{:#08x}", self.shared.qpn.get()))
+            .field("qpn", &self.qpn())
+            .field("type", &self.qp_type())
             .finish_non_exhaustive()
     }
-}
-
-impl std::fmt::Debug for QpShared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("QpShared")
-            .field("qpn", &format_args!("{:#08x}", self.qpn.get()))
-            .finish_non_exhaustive()
-    }
-}
-
-impl QpShared {
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-
-    pub(crate) fn user(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
-        self.user.as_ref()
-    }
-
-    pub(crate) fn inner(&self) -> &Mutex<QpInner> {
-        &self.inner
-    }
-
-    /// Whether the handle is gone: nothing more is to be done for this queue pair.
-    pub(crate) fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn memory<'a>(&'a self, core: &'a Core) -> PdMemory<'a> {
-        PdMemory::new(self.pd.context().regions(), self.pd.id(), core.counters())
-    }
-
-    /// Publishes what the packet engine has finished; called with `inner` locked, after all its
-    /// packets have been sent. Returns completion queues that overran.
-    pub(crate) fn publish(self: &Arc<Self>, inner: &mut QpInner) -> [Option<Arc<CqShared>>; 2] {
-        let mut overruns = [None, None];
-        while let Some(completion) = inner.transport.poll_completion() {
-            let (cq, overrun) = if completion.is_send {
-                (&self.send_cq, &mut overruns[0])
-            } else {
-                (&self.recv_cq, &mut overruns[1])
-            };
-            if cq.push(completion, self) == Pushed::Overrun {
-                *overrun = Some(Arc::clone(cq));
-            }
-        }
-        while let Some(event) = inner.transport.poll_event() {
-            match event {
-                QpEvent::CommEst => self.communication_established(),
-                QpEvent::RequestError => {
-                    self.raise(AsyncEvent::QpRequestError(self.qpn));
-                }
-                other => tracing::debug!(?other, "event of a queue pair without a translation"),
-            }
-        }
-        overruns
-    }
-
-    pub(crate) fn raise(&self, event: AsyncEvent) {
-        self.has_raised.store(true, Ordering::Release);
-        if !self.is_destroyed() {
-            self.pd.context().raise(event);
-        }
-    }
-
-    fn communication_established(&self) {
-        let before = std::mem::replace(&mut *lock(&self.comm_est), CommEst::Happened);
-        match before {
-            CommEst::NotYet => self.raise(AsyncEvent::CommEst(self.qpn)),
-            CommEst::Hooked(hook) => {
-                let qpn = self.qpn;
-                self.core().call_on_engine(Box::new(move || hook(qpn)));
-            }
-            CommEst::Happened => {}
-        }
-    }
-
-    fn core(&self) -> &Arc<Core> {
-        self.pd.context().endpoint().core()
-    }
-}
-
-/// The packet engine of a queue pair whose sizes have been checked.
-fn transport(device: &DeviceInfo, qpn: Qpn, init: &QpInit) -> Transport {
-    if init.qp_type == QpType::Ud {
-        return Transport::Ud(Ud::new(UdConfig {
-            qpn,
-            max_send_wr: init.max_send_wr,
-            max_recv_wr: init.max_recv_wr,
-            max_send_sge: init.max_send_sge,
-            max_recv_sge: init.max_recv_sge,
-            max_inline: init.max_inline_data,
-            sq_sig_all: init.sq_sig_all,
-            mtu: device.max_path_mtu(),
-        }));
-    }
-    Transport::Rc(Rc::new(RcConfig {
-        qpn,
-        max_send_wr: init.max_send_wr,
-        max_recv_wr: init.max_recv_wr,
-        max_send_sge: init.max_send_sge,
-        max_recv_sge: init.max_recv_sge,
-        max_inline: init.max_inline_data,
-        sq_sig_all: init.sq_sig_all,
-        max_qp_rd_atom: device.limits.max_qp_rd_atom,
-        max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
-        ..RcConfig::default()
-    }))
-}
-
-fn check(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, init: &QpInit) -> Result<(), Error> {
-    let context = pd.context();
-    if !matches!(init.qp_type, QpType::Rc | QpType::Ud) {
-        return Err(Error::UnsupportedQpType(init.qp_type));
-    }
-    for (cq, object) in [
-        (send_cq, "completion queue for sends"),
-        (recv_cq, "completion queue for receives"),
-    ] {
-        if !Arc::ptr_eq(cq.context(), context) {
-            return Err(Error::OtherContext { object });
-        }
-    }
-    let limits = context.device().limits;
-    for (parameter, given, max) in [
-        ("max_send_wr", init.max_send_wr, limits.max_qp_wr),
-        ("max_recv_wr", init.max_recv_wr, limits.max_qp_wr),
-        ("max_send_sge", init.max_send_sge, limits.max_sge),
-        ("max_recv_sge", init.max_recv_sge, limits.max_sge),
-        (
-            "max_inline_data",
-            init.max_inline_data,
-            limits.max_inline_data,
-        ),
-    ] {
-        if given > max {
-            return Err(Error::OutOfRange {
-                parameter,
-                given: given.into(),
-                min: 0,
-                max: max.into(),
-            });
-        }
-    }
-    Ok(())
 }

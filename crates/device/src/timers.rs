@@ -1,4 +1,4 @@
-//! Deadlines of queue pairs, and until when the engine thread sleeps.
+//! Deadlines of queue pairs and completion queues, and until when the engine thread sleeps.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use oarlock_wire::Time;
 
+use crate::cq::CqShared;
 use crate::locks::lock;
 use crate::qp::QpShared;
 
@@ -31,7 +32,23 @@ enum Sleep {
 
 struct Entry {
     due: Time,
-    qp: Weak<QpShared>,
+    whose: Whose,
+}
+
+/// Whose deadline it is.
+pub(crate) enum Whose {
+    Qp(Weak<QpShared>),
+    /// A completion queue that holds an event back.
+    Cq(Weak<CqShared>),
+}
+
+impl Whose {
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Qp(qp) => qp.strong_count() == 0,
+            Self::Cq(cq) => cq.strong_count() == 0,
+        }
+    }
 }
 
 impl Timers {
@@ -44,14 +61,21 @@ impl Timers {
         }
     }
 
-    /// Enters a deadline; `true` if the engine sleeps too long for it and must be woken.
+    /// Enters a deadline of a queue pair; `true` if the engine sleeps too long for it and must be woken.
     #[must_use]
     pub(crate) fn enter(&self, due: Time, qp: &Arc<QpShared>) -> bool {
+        self.push(due, Whose::Qp(Arc::downgrade(qp)))
+    }
+
+    /// Enters a deadline of a completion queue; as [`enter`](Self::enter).
+    #[must_use]
+    pub(crate) fn enter_cq(&self, due: Time, cq: &Arc<CqShared>) -> bool {
+        self.push(due, Whose::Cq(Arc::downgrade(cq)))
+    }
+
+    fn push(&self, due: Time, whose: Whose) -> bool {
         let mut state = lock(&self.state);
-        state.heap.push(Reverse(Entry {
-            due,
-            qp: Arc::downgrade(qp),
-        }));
+        state.heap.push(Reverse(Entry { due, whose }));
         match state.sleep {
             Sleep::Until(end) if end.is_none_or(|end| due < end) => {
                 // One wake-up is enough.
@@ -63,24 +87,23 @@ impl Timers {
     }
 
     /// Takes an entry that is due, with its time.
-    pub(crate) fn pop_due(&self, now: Time) -> Option<(Time, Weak<QpShared>)> {
+    pub(crate) fn pop_due(&self, now: Time) -> Option<(Time, Whose)> {
         let mut state = lock(&self.state);
         let next = state.heap.peek()?;
         if next.0.due > now {
             return None;
         }
-        state.heap.pop().map(|Reverse(entry)| (entry.due, entry.qp))
+        state
+            .heap
+            .pop()
+            .map(|Reverse(entry)| (entry.due, entry.whose))
     }
 
     /// The engine goes to sleep; returns until when.
     pub(crate) fn fall_asleep(&self) -> Option<Time> {
         let mut state = lock(&self.state);
-        // Entries of queue pairs that are gone need no wake-up.
-        while state
-            .heap
-            .peek()
-            .is_some_and(|next| next.0.qp.strong_count() == 0)
-        {
+        // Entries of what is gone need no wake-up.
+        while state.heap.peek().is_some_and(|next| next.0.whose.is_gone()) {
             state.heap.pop();
         }
         let end = state.heap.peek().map(|next| next.0.due);

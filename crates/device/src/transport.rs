@@ -1,15 +1,21 @@
-//! The packet engine of a queue pair: one of the transport services, chosen when it is created.
+//! The packet engine of a queue pair: one of the transport services, chosen when it is created; and what it reaches.
+
+mod memory;
 
 use oarlock_transport::{
     Completion, Counters, Error, Memory, PacketBuf, QpAttr, QpEvent, QpState, Rc, RecvWr, SendWr,
-    Transmit, Ud,
+    Transmit, Uc, Ud,
 };
 use oarlock_wire::{AddressVector, Packet, Time};
+
+pub(crate) use memory::QpMemory;
 
 /// One of the engines. A closed set, so that the calls of the data path are direct.
 #[derive(Debug)]
 pub(crate) enum Transport {
+    /// Also both halves of XRC.
     Rc(Rc),
+    Uc(Uc),
     Ud(Ud),
 }
 
@@ -17,6 +23,7 @@ impl Transport {
     pub(crate) fn state(&self) -> QpState {
         match self {
             Self::Rc(rc) => rc.state(),
+            Self::Uc(uc) => uc.state(),
             Self::Ud(ud) => ud.state(),
         }
     }
@@ -24,6 +31,7 @@ impl Transport {
     pub(crate) fn query(&self) -> QpAttr {
         match self {
             Self::Rc(rc) => rc.query(),
+            Self::Uc(uc) => uc.query(),
             Self::Ud(ud) => ud.query(),
         }
     }
@@ -31,6 +39,7 @@ impl Transport {
     pub(crate) fn counters(&self) -> &Counters {
         match self {
             Self::Rc(rc) => rc.counters(),
+            Self::Uc(uc) => uc.counters(),
             Self::Ud(ud) => ud.counters(),
         }
     }
@@ -38,6 +47,7 @@ impl Transport {
     pub(crate) fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
         match self {
             Self::Rc(rc) => rc.modify(attr),
+            Self::Uc(uc) => uc.modify(attr),
             Self::Ud(ud) => ud.modify(attr),
         }
     }
@@ -45,6 +55,7 @@ impl Transport {
     pub(crate) fn post_send(&mut self, request: &SendWr<'_>) -> Result<(), Error> {
         match self {
             Self::Rc(rc) => rc.post_send(request),
+            Self::Uc(uc) => uc.post_send(request),
             Self::Ud(ud) => ud.post_send(request),
         }
     }
@@ -52,6 +63,7 @@ impl Transport {
     pub(crate) fn post_recv(&mut self, request: &RecvWr<'_>) -> Result<(), Error> {
         match self {
             Self::Rc(rc) => rc.post_recv(request),
+            Self::Uc(uc) => uc.post_recv(request),
             Self::Ud(ud) => ud.post_recv(request),
         }
     }
@@ -65,20 +77,24 @@ impl Transport {
     ) {
         match self {
             Self::Rc(rc) => rc.handle_packet(now, from, packet, memory),
+            Self::Uc(uc) => uc.handle_packet(now, from, packet, memory),
             Self::Ud(ud) => ud.handle_packet(from, packet, memory),
         }
     }
 
-    /// A UD queue pair has no deadlines.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
-        if let Self::Rc(rc) = self {
-            rc.handle_timeout(now);
+        match self {
+            Self::Rc(rc) => rc.handle_timeout(now),
+            Self::Uc(uc) => uc.handle_timeout(now),
+            // Nobody answers, so there is nothing to wait for.
+            Self::Ud(_) => {}
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         match self {
             Self::Rc(rc) => rc.poll_timeout(),
+            Self::Uc(uc) => uc.poll_timeout(),
             Self::Ud(_) => None,
         }
     }
@@ -91,6 +107,7 @@ impl Transport {
     ) -> Option<Transmit> {
         match self {
             Self::Rc(rc) => rc.poll_transmit(now, memory, out),
+            Self::Uc(uc) => uc.poll_transmit(now, memory, out),
             Self::Ud(ud) => ud.poll_transmit(memory, out),
         }
     }
@@ -98,21 +115,23 @@ impl Transport {
     pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
         match self {
             Self::Rc(rc) => rc.poll_completion(),
+            Self::Uc(uc) => uc.poll_completion(),
             Self::Ud(ud) => ud.poll_completion(),
         }
     }
 
-    /// A UD queue pair raises no events by itself.
     pub(crate) fn poll_event(&mut self) -> Option<QpEvent> {
         match self {
             Self::Rc(rc) => rc.poll_event(),
-            Self::Ud(_) => None,
+            Self::Uc(uc) => uc.poll_event(),
+            Self::Ud(ud) => ud.poll_event(),
         }
     }
 
     pub(crate) fn has_output(&self) -> bool {
         match self {
             Self::Rc(rc) => rc.has_output(),
+            Self::Uc(uc) => uc.has_output(),
             Self::Ud(ud) => ud.has_output(),
         }
     }

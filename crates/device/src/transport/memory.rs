@@ -1,0 +1,110 @@
+//! What a packet engine reaches outside of itself: the memory of its protection domain, and shared receive queues.
+
+use std::sync::Arc;
+
+use oarlock_transport::{
+    AtomicOp, BindWindow, HeldReceive, Memory, MemoryError, RemoteAccess, Sge, SharedReceive,
+};
+use oarlock_wire::{RKey, Srqn};
+
+use crate::counters::Counters;
+use crate::mr::PdMemory;
+use crate::qp::QpShared;
+use crate::srq::SrqShared;
+
+/// Memory and shared receive queues as one queue pair sees them.
+pub(crate) struct QpMemory<'a> {
+    qp: &'a QpShared,
+    counters: &'a Counters,
+    own: PdMemory<'a>,
+    held: &'a mut Option<Arc<SrqShared>>,
+}
+
+impl<'a> QpMemory<'a> {
+    pub(crate) fn new(
+        qp: &'a QpShared,
+        counters: &'a Counters,
+        held: &'a mut Option<Arc<SrqShared>>,
+    ) -> Self {
+        Self {
+            qp,
+            counters,
+            own: of_domain(qp, counters, qp.pd().id()),
+            held,
+        }
+    }
+}
+
+fn of_domain<'a>(qp: &'a QpShared, counters: &'a Counters, domain: u32) -> PdMemory<'a> {
+    PdMemory::new(qp.pd().context().regions(), domain, qp.qpn(), counters)
+}
+
+impl Memory for QpMemory<'_> {
+    fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.own.scatter(sges, offset, data)
+    }
+
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.own.gather(sges, offset, out)
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), MemoryError> {
+        self.own.check_remote(rkey, addr, len, access)
+    }
+
+    fn write_remote(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.own.write_remote(rkey, addr, data)
+    }
+
+    fn read_remote(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.own.read_remote(rkey, addr, out)
+    }
+
+    fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        self.own.atomic(rkey, addr, op)
+    }
+
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
+        self.own.invalidate(rkey)
+    }
+
+    fn bind(&mut self, bind: &BindWindow) -> Result<(), MemoryError> {
+        self.own.bind(bind)
+    }
+
+    fn scatter_held(
+        &mut self,
+        held: &HeldReceive,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        of_domain(self.qp, self.counters, held.domain).scatter(&held.sges, offset, data)
+    }
+
+    fn select_shared(&mut self, srqn: Srqn) -> bool {
+        let named = self.qp.shared_receives(Some(srqn));
+        if let Some(srq) = &named {
+            self.own.set_remote_domain(srq.pd().id());
+        }
+        named.is_some()
+    }
+
+    fn take_shared_receive(&mut self, srqn: Option<Srqn>, into: &mut HeldReceive) -> SharedReceive {
+        let Some(srq) = self.qp.shared_receives(srqn) else {
+            return SharedReceive::NoSuchQueue;
+        };
+        if !srq.take(into) {
+            return SharedReceive::Empty;
+        }
+        if srqn.is_some() {
+            *self.held = Some(srq);
+        }
+        SharedReceive::Taken
+    }
+}
