@@ -5,12 +5,14 @@
 //!   back, belong to it.
 //! - A multicast *group* is all datagrams to one address.
 //!
-//! The sender of the REQ or SIDR_REQ is A. Data packets between two messages are one line: what went each way.
+//! The sender of the REQ or SIDR_REQ is A. Data packets between two messages are one line: what went each way;
+//! operations on the peer's memory, and what came along with messages (immediate data, keys to invalidate), have a line each behind it.
 
 mod data;
+mod operations;
 
 use crate::capture::Datagram;
-use data::{Data, Flow, Group, stamp};
+use data::{Data, Group, stamp};
 use oarlock_wire::{CmMessage, CommId, MAD_LEN, Packet, Qpn, SidrStatus};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -256,11 +258,10 @@ impl Exchanges {
             self.unmatched += 1;
             return;
         };
-        let data = self.exchanges[number].data.get_or_insert_with(|| Data {
-            first: at,
-            ways: <[Flow; 2]>::default(),
-        });
-        data.ways[usize::from(way == Way::BToA)].add(packet);
+        self.exchanges[number]
+            .data
+            .get_or_insert_with(|| Data::beginning(at))
+            .add(at, way, packet);
     }
 
     /// Many may have found one queue pair: the first datagram of a sender goes to the first resolution from there that has
@@ -303,7 +304,7 @@ impl Exchanges {
             exchange.passive
         )];
         lines.extend(exchange.lines.iter().cloned());
-        lines.extend(exchange.data.as_ref().map(ToString::to_string));
+        lines.extend(exchange.data.iter().flat_map(Data::lines));
         Some(lines)
     }
 
@@ -335,7 +336,7 @@ impl Exchanges {
 impl Exchange {
     fn end_of_data(&mut self) {
         if let Some(data) = self.data.take() {
-            self.lines.push(data.to_string());
+            self.lines.extend(data.lines());
         }
     }
 }

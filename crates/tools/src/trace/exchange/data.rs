@@ -1,7 +1,10 @@
 //! Data packets, summed up.
 
 use super::Way;
-use oarlock_wire::{Opcode, Packet, Psn, Qpn, Syndrome};
+use super::operations::Operations;
+use oarlock_wire::base::{Operation, TransportClass};
+use oarlock_wire::{Packet, Psn, Qpn, RKey, Syndrome};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,8 +12,9 @@ use std::time::Duration;
 /// Data packets since the last message.
 #[derive(Debug)]
 pub(super) struct Data {
-    pub(super) first: Duration,
-    pub(super) ways: [Flow; 2],
+    first: Duration,
+    ways: [Flow; 2],
+    operations: Operations,
 }
 
 /// Packets one way.
@@ -22,41 +26,119 @@ pub(super) struct Flow {
     repeated: u64,
     acks: u64,
     naks: u64,
+    /// READ responses, and the bytes in them.
+    responses: (u64, u64),
+    /// The latest PSN of a request, and of a READ response: each way has both, and they know nothing of each other.
     highest: Option<Psn>,
+    highest_response: Option<Psn>,
+    /// What the latest READ asked for.
+    read: Option<(RKey, u64, u64)>,
+    /// Nobody acknowledges.
+    unreliable: bool,
     datagrams: bool,
+    srqns: BTreeSet<u32>,
+}
+
+/// What a packet was to a [`Flow`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    Request,
+    Response,
+    Again,
+}
+
+impl Data {
+    /// Nothing yet; the first packet is about to come.
+    pub(super) fn beginning(first: Duration) -> Self {
+        Self {
+            first,
+            ways: <[Flow; 2]>::default(),
+            operations: Operations::default(),
+        }
+    }
+
+    pub(super) fn add(&mut self, at: Duration, way: Way, packet: &Packet<'_>) {
+        match self.ways[usize::from(way == Way::BToA)].add(packet) {
+            Seen::Request => self.operations.request(at, way, packet),
+            Seen::Response => self.operations.response(way, packet),
+            Seen::Again => {}
+        }
+    }
+
+    /// What went each way, and the operations one by one.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        std::iter::once(self.to_string()).chain(self.operations.lines())
+    }
 }
 
 impl Flow {
-    pub(super) fn add(&mut self, packet: &Packet<'_>) {
-        if let Some(aeth) = packet.aeth
-            && packet.payload.is_empty()
-        {
-            match aeth.syndrome {
-                Syndrome::Ack { .. } => self.acks += 1,
-                _ => self.naks += 1,
+    fn add(&mut self, packet: &Packet<'_>) -> Seen {
+        let opcode = packet.bth.opcode;
+        match opcode.operation() {
+            Operation::Acknowledge | Operation::AtomicAcknowledge => {
+                match packet.aeth.map(|aeth| aeth.syndrome) {
+                    Some(Syndrome::Ack { .. }) => self.acks += 1,
+                    _ => self.naks += 1,
+                }
+                return Seen::Response;
             }
-            return;
+            Operation::RdmaReadResponse => {
+                if is_repeated(&mut self.highest_response, packet.bth.psn) {
+                    self.repeated += 1;
+                    return Seen::Again;
+                }
+                self.responses.0 += 1;
+                self.responses.1 += packet.payload.len() as u64;
+                return Seen::Response;
+            }
+            _ => {}
         }
         self.datagrams |= packet.deth.is_some();
-        let psn = packet.bth.psn;
+        self.unreliable |= opcode.transport() == TransportClass::Uc;
+        self.srqns.extend(packet.xrceth.map(|xrceth| xrceth.srqn.get()));
         // Nothing repeats a datagram.
-        if packet.deth.is_none() && self.highest.is_some_and(|highest| !psn.is_after(highest)) {
+        if packet.deth.is_none()
+            && (is_repeated(&mut self.highest, packet.bth.psn) || self.is_asked_again(packet))
+        {
             self.repeated += 1;
-            return;
+            return Seen::Again;
         }
-        self.highest = Some(psn);
         self.packets += 1;
         self.bytes += packet.payload.len() as u64;
-        self.messages += u64::from(ends_message(packet.bth.opcode));
+        self.messages += u64::from(opcode.position().is_end());
+        Seen::Request
+    }
+
+    /// Whether a READ request asks again for the end of what the latest one asked for: so a lost response is asked for.
+    fn is_asked_again(&mut self, packet: &Packet<'_>) -> bool {
+        let Some(reth) = packet
+            .reth
+            .filter(|_| packet.bth.opcode.operation() == Operation::RdmaReadRequest)
+        else {
+            return false;
+        };
+        let end = reth.addr.wrapping_add(reth.len.into());
+        let again = self.read.is_some_and(|(rkey, first, last)| {
+            rkey == reth.rkey && end == last && reth.addr > first && reth.addr < last
+        });
+        if !again {
+            self.read = Some((reth.rkey, reth.addr, end));
+        }
+        again
     }
 
     fn is_idle(&self) -> bool {
-        self.packets + self.repeated + self.acks + self.naks == 0
+        self.packets + self.repeated + self.acks + self.naks + self.responses.0 == 0
     }
 }
 
-fn ends_message(opcode: Opcode) -> bool {
-    opcode.position().is_end()
+/// Whether `psn` is no news; else it is the latest.
+fn is_repeated(highest: &mut Option<Psn>, psn: Psn) -> bool {
+    if highest.is_some_and(|highest| !psn.is_after(highest)) {
+        return true;
+    }
+    *highest = Some(psn);
+    false
 }
 
 /// Datagrams to one multicast address, by their senders.
@@ -129,14 +211,25 @@ impl fmt::Display for Flow {
         }
         write!(
             f,
-            "{} messages in {} packets, {} bytes, {} acknowledgements",
-            self.messages, self.packets, self.bytes, self.acks
+            "{} messages in {} packets, {} bytes",
+            self.messages, self.packets, self.bytes
         )?;
+        if !self.unreliable {
+            write!(f, ", {} acknowledgements", self.acks)?;
+        }
+        if let (packets @ 1.., bytes) = self.responses {
+            write!(f, ", {packets} READ responses of {bytes} bytes")?;
+        }
         if self.naks > 0 {
             write!(f, ", {} negative", self.naks)?;
         }
         if self.repeated > 0 {
             write!(f, ", {} repeated packets", self.repeated)?;
+        }
+        if !self.srqns.is_empty() {
+            let numbers = self.srqns.iter().map(|srqn| format!("{srqn:#08x}"));
+            let srqns: Vec<_> = numbers.collect();
+            write!(f, ", to shared receive queues {}", srqns.join(" "))?;
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 use super::*;
+use oarlock_wire::base::TransportClass;
 use oarlock_wire::{
-    Aeth, Apr, Bth, Deth, Drep, Dreq, Lap, Mra, Opcode, PacketHeader, Psn, QKey, Rej, RejReason,
-    Rep, Req, Rtu, SidrRep, SidrReq, Syndrome, TransactionId,
+    Aeth, Apr, AtomicAckEth, AtomicEth, Bth, Deth, Drep, Dreq, Ieth, ImmDt, Lap, Mra, Opcode,
+    PacketHeader, Psn, QKey, RKey, Rej, RejReason, Rep, Req, Reth, Rtu, SidrRep, SidrReq, Srqn,
+    Syndrome, TransactionId, XrcEth,
 };
 
 const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -368,4 +370,226 @@ fn what_belongs_to_no_connection_is_counted() {
         last,
         "0 connections; 0 resolutions; 0 groups; 1 packets of exchanges that began before the capture; 2 datagrams that are no packet we know"
     );
+}
+
+/// A connection between queue pairs 0x11 (A) and 0x22 (B), established, with nothing said yet.
+fn established() -> Recorder {
+    let mut recorder = Recorder::new();
+    recorder.say(A, B, &req(1));
+    recorder.say(B, A, &rep(1, 2));
+    recorder.say(A, B, &rtu(1, 2));
+    recorder
+}
+
+impl Recorder {
+    /// A request of A, or a response to B.
+    fn forth(&mut self, header: PacketHeader, payload: &[u8]) {
+        self.add(A, B, &datagram(&header, payload));
+    }
+
+    /// A response to A, or a request of B.
+    fn back(&mut self, header: PacketHeader, payload: &[u8]) {
+        self.add(B, A, &datagram(&header, payload));
+    }
+
+    /// What follows the RTU, without times.
+    fn data(&self) -> Vec<String> {
+        let lines = self.exchanges.exchange(1).unwrap();
+        let data = lines.iter().skip(4);
+        data.map(|line| match line.split_once("  A ") {
+            Some((_, rest)) => format!("A {rest}"),
+            None => line.trim().to_owned(),
+        })
+        .collect()
+    }
+}
+
+fn to_b(opcode: Opcode, psn: u32) -> PacketHeader {
+    PacketHeader::new(bth(opcode, qpn(0x22), psn))
+}
+
+fn to_a(opcode: Opcode, psn: u32) -> PacketHeader {
+    PacketHeader::new(bth(opcode, qpn(0x11), psn))
+}
+
+const fn reth(addr: u64, len: u32) -> Reth {
+    Reth {
+        addr,
+        rkey: RKey(0x1234_5601),
+        len,
+    }
+}
+
+const ACK: Aeth = Aeth {
+    syndrome: Syndrome::ACK,
+    msn: 1,
+};
+
+#[test]
+fn writes_reads_and_atomics_are_told_with_address_key_and_values() {
+    let mut recorder = established();
+    recorder.forth(
+        to_b(Opcode::RC_RDMA_WRITE_FIRST, 1).with_reth(reth(0x1000, 12)),
+        &[0; 8],
+    );
+    recorder.forth(
+        to_b(Opcode::RC_RDMA_WRITE_LAST_IMM, 2).with_immdt(ImmDt(7)),
+        &[0; 4],
+    );
+    recorder.back(to_a(Opcode::RC_ACKNOWLEDGE, 2).with_aeth(ACK), &[]);
+    recorder.forth(
+        to_b(Opcode::RC_RDMA_READ_REQUEST, 3).with_reth(reth(0x2000, 24)),
+        &[],
+    );
+    recorder.back(
+        to_a(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 3).with_aeth(ACK),
+        &[0; 8],
+    );
+    // The second response is lost, and asked for again with what follows it.
+    recorder.forth(
+        to_b(Opcode::RC_RDMA_READ_REQUEST, 4).with_reth(reth(0x2008, 16)),
+        &[],
+    );
+    recorder.back(
+        to_a(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 4).with_aeth(ACK),
+        &[0; 8],
+    );
+    recorder.back(
+        to_a(Opcode::RC_RDMA_READ_RESPONSE_LAST, 5).with_aeth(ACK),
+        &[0; 8],
+    );
+    let operands = AtomicEth {
+        addr: 0x3000,
+        rkey: RKey(0x1234_5602),
+        swap_add: 0x20,
+        compare: 0x10,
+    };
+    for (opcode, psn, original) in [
+        (Opcode::RC_COMPARE_SWAP, 6, 0x10),
+        (Opcode::RC_FETCH_ADD, 7, 0x20),
+    ] {
+        recorder.forth(to_b(opcode, psn).with_atomic_eth(operands), &[]);
+        recorder.back(
+            to_a(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn)
+                .with_aeth(ACK)
+                .with_atomic_ack_eth(AtomicAckEth { original }),
+            &[],
+        );
+    }
+    assert_eq!(
+        recorder.data(),
+        [
+            "A = B  data  A > B: 4 messages in 5 packets, 12 bytes, 0 acknowledgements, 1 repeated packets; \
+             A < B: 0 messages in 0 packets, 0 bytes, 3 acknowledgements, 3 READ responses of 24 bytes",
+            "A > B    RDMA WRITE  addr=0x1000 rkey=0x12345601 len=12 imm=0x00000007",
+            "A > B    RDMA READ  addr=0x2000 rkey=0x12345601 len=24",
+            "A > B    compare-and-swap  addr=0x3000 rkey=0x12345602 compare=0x10 swap=0x20 original=0x10",
+            "A > B    fetch-and-add  addr=0x3000 rkey=0x12345602 add=0x20 original=0x20",
+        ]
+    );
+}
+
+#[test]
+fn what_comes_along_with_a_message_is_told_and_a_plain_message_is_not() {
+    let mut recorder = established();
+    recorder.forth(to_b(Opcode::RC_SEND_FIRST, 1), &[0; 8]);
+    recorder.forth(
+        to_b(Opcode::RC_SEND_LAST_INVALIDATE, 2).with_ieth(Ieth(RKey(0x55))),
+        &[0; 8],
+    );
+    recorder.forth(to_b(Opcode::RC_SEND_ONLY, 3), &[0; 8]);
+    // The other way has PSNs of its own.
+    recorder.back(
+        to_a(Opcode::RC_SEND_ONLY_IMM, 1).with_immdt(ImmDt(9)),
+        &[0; 4],
+    );
+    assert_eq!(
+        recorder.data(),
+        [
+            "A = B  data  A > B: 2 messages in 3 packets, 24 bytes, 0 acknowledgements; \
+             A < B: 1 messages in 1 packets, 4 bytes, 0 acknowledgements",
+            "A > B    SEND  len=16 invalidate=0x00000055",
+            "A < B    SEND  len=4 imm=0x00000009",
+        ]
+    );
+}
+
+/// A side's responses bear the PSNs of the other side's requests: they are no repetition of its own.
+#[test]
+fn responses_are_told_apart_from_the_requests_of_the_same_side() {
+    let mut recorder = established();
+    recorder.back(to_a(Opcode::RC_SEND_ONLY, 900), &[0; 4]);
+    recorder.forth(
+        to_b(Opcode::RC_RDMA_READ_REQUEST, 5).with_reth(reth(0, 8)),
+        &[],
+    );
+    for _ in 0..2 {
+        recorder.back(
+            to_a(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 5).with_aeth(ACK),
+            &[0; 8],
+        );
+    }
+    recorder.back(to_a(Opcode::RC_SEND_ONLY, 901), &[0; 4]);
+    assert_eq!(
+        recorder.data()[0],
+        "A = B  data  A > B: 1 messages in 1 packets, 0 bytes, 0 acknowledgements; \
+         A < B: 2 messages in 2 packets, 8 bytes, 0 acknowledgements, 1 READ responses of 8 bytes, 1 repeated packets"
+    );
+}
+
+#[test]
+fn unreliable_and_extended_connections_are_told_by_name() {
+    let mut recorder = established();
+    let write = Opcode::RC_RDMA_WRITE_ONLY;
+    recorder.forth(
+        to_b(write.of(TransportClass::Uc), 1).with_reth(reth(0x1000, 4)),
+        &[0; 4],
+    );
+    assert_eq!(
+        recorder.data(),
+        [
+            "A = B  data  A > B: 1 messages in 1 packets, 4 bytes",
+            "A > B    UC RDMA WRITE  addr=0x1000 rkey=0x12345601 len=4",
+        ]
+    );
+
+    let mut recorder = established();
+    for (psn, srqn) in [(1, 7), (2, 5), (3, 7)] {
+        let srqn = Srqn::truncate(srqn);
+        let send = to_b(Opcode::RC_SEND_ONLY_IMM.of(TransportClass::Xrc), psn);
+        let send = send.with_xrceth(XrcEth { srqn });
+        recorder.forth(send.with_immdt(ImmDt(psn)), &[0; 4]);
+    }
+    assert_eq!(
+        recorder.data(),
+        [
+            "A = B  data  A > B: 3 messages in 3 packets, 12 bytes, 0 acknowledgements, to shared receive queues 0x000005 0x000007",
+            "A > B    XRC SEND  len=4 imm=0x00000001 srqn=0x000007",
+            "A > B    XRC SEND  len=4 imm=0x00000002 srqn=0x000005",
+            "A > B    XRC SEND  len=4 imm=0x00000003 srqn=0x000007",
+        ]
+    );
+}
+
+#[test]
+fn of_many_operations_the_first_are_told_and_the_rest_counted() {
+    let mut recorder = established();
+    let count = operations::MAX_SHOWN as u32 + 30;
+    for n in 0..count {
+        recorder.forth(
+            to_b(Opcode::RC_RDMA_WRITE_FIRST, 2 * n).with_reth(reth(n.into(), 12)),
+            &[0; 8],
+        );
+        recorder.forth(
+            to_b(Opcode::RC_RDMA_WRITE_LAST_IMM, 2 * n + 1).with_immdt(ImmDt(n)),
+            &[0; 4],
+        );
+    }
+    let lines = recorder.data();
+    assert_eq!(lines.len(), 1 + operations::MAX_SHOWN + 1);
+    assert_eq!(lines.last().unwrap(), "30 more");
+    // The end of an operation that is not shown leaves the shown ones as they are.
+    for (n, line) in lines[1..=operations::MAX_SHOWN].iter().enumerate() {
+        assert!(line.ends_with(&format!("len=12 imm={n:#010x}")), "{line}");
+    }
 }
