@@ -42,6 +42,10 @@ counters! {
     no_such_group,
     /// Packets dropped: the queue pair number is of another slot.
     foreign_slot,
+    /// Datagrams dropped: sent to an address that is not one of the device of the queue pair.
+    wrong_interface,
+    /// Congestion notifications received. There is no rate to lower: the system paces what we send.
+    congestion_notifications,
     /// Packets that the port did not take for sending.
     send_failed,
     /// Packets not sent because the host service, and with it our slot, is gone.

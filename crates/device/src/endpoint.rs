@@ -32,8 +32,8 @@ use std::time::Instant;
 use oarlock_port::fork;
 use oarlock_port::pcap::Capture;
 use oarlock_port::{Batch, Port};
-use oarlock_transport::{QpAttr, QpState};
-use oarlock_wire::{AddressVector, Packet, Qpn, Time};
+use oarlock_transport::{QpAttr, QpState, QpType};
+use oarlock_wire::{AddressVector, Opcode, Packet, Qpn, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::context::Context;
@@ -477,6 +477,10 @@ impl Core {
                 self.counters.malformed.add(1);
                 continue;
             };
+            if packet.bth.opcode == Opcode::CNP {
+                self.counters.congestion_notifications.add(1);
+                continue;
+            }
             let qpn = packet.bth.dest_qpn;
             if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
                 if qpn == Qpn::MULTICAST {
@@ -493,6 +497,11 @@ impl Core {
                 self.counters.no_such_qp.add(1);
                 continue;
             };
+            // A connected queue pair knows its peer's address and its own.
+            if qp.qp_type() == QpType::Ud && !qp.is_at(&from) {
+                self.counters.wrong_interface.add(1);
+                continue;
+            }
             self.handle_packet(now, &from, &packet, qp, touched);
         }
         drop(last);

@@ -51,13 +51,19 @@ impl Groups {
         group: Group,
         qp: &Arc<QpShared>,
     ) -> Result<(), Error> {
+        let limits = qp.pd().context().device().limits;
         let mut groups = write(&self.members);
+        let count = groups.len() as u64;
         if let Some(members) = groups.get_mut(&group) {
             if !holds(members, qp) {
+                let attached = members.len() as u64 + 1;
+                let max = limits.max_mcast_qp_attach;
+                check_limit("queue pairs attached to one multicast group", attached, max)?;
                 *members = members.iter().chain([qp]).map(Arc::clone).collect();
             }
             return Ok(());
         }
+        check_limit("multicast groups", count + 1, limits.max_mcast_grp)?;
         let address = group.gid.to_ip();
         port.join_group(address, group.ifindex).map_err(|source| {
             // Of IPv4 and of IPv6 groups, in this order.
@@ -113,6 +119,19 @@ impl Groups {
     pub(crate) fn members(&self, group: Group) -> Option<Members> {
         read(&self.members).get(&group).map(Arc::clone)
     }
+}
+
+fn check_limit(parameter: &'static str, given: u64, max: u32) -> Result<(), Error> {
+    let (min, max) = (0, max.into());
+    if given <= max {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        parameter,
+        given,
+        min,
+        max,
+    })
 }
 
 fn leave(port: Option<&Port>, group: Group) {

@@ -59,7 +59,9 @@ mod transmit;
 mod transport;
 mod xrc;
 
-pub use context::{AtomicCapability, Capabilities, Context, DeviceInfo, DeviceLimits};
+pub use context::{
+    AtomicCapability, Capabilities, Context, DeviceInfo, DeviceLimits, STATISTICS, Statistic,
+};
 pub use cq::{CompChannel, Cq, CqEvent, CqId, Cqe, Notify};
 pub use endpoint::{Endpoint, PortSource};
 pub use error::Error;

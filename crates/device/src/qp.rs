@@ -366,7 +366,7 @@ impl Qp {
     /// MLD). Dropping the queue pair detaches it.
     ///
     /// # Errors
-    /// `NotUd`. `NotMulticast`. `TooManyGroups`: a limit of the system. `CannotJoin`: the system refuses, for example
+    /// `NotUd`. `NotMulticast`. `OutOfRange`: a limit of the device. `TooManyGroups`: a limit of the system. `CannotJoin`: the system refuses, for example
     /// because the interface is gone. `DeviceFatal`. `Forked`.
     ///
     /// # Blocking

@@ -1,4 +1,7 @@
 //! From the packet engine to the port: runs of packets of equal length leave in one call.
+//!
+//! Packets are built where they leave from. The headers of the first packet of a WRITE or READ response are longer than
+//! those of the packets after it, so it leaves with the second one, and the others of equal length together.
 
 use oarlock_port::Port;
 use oarlock_transport::{MAX_PACKET_LEN, Memory, PacketBuf};
@@ -7,17 +10,16 @@ use oarlock_wire::{AddressVector, Time};
 use crate::counters::Counters;
 use crate::transport::Transport;
 
-/// Buffers to build packets in; kept in a pool, since they are large.
+/// A buffer to build packets in; kept in a pool, since it is large.
 pub(crate) struct Scratch {
-    packet: Box<PacketBuf>,
-    run: Vec<u8>,
+    run: Box<[u8]>,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
+        // Behind a run that is as long as can be there is room for one more packet.
         Self {
-            packet: Box::new([0; MAX_PACKET_LEN]),
-            run: Vec::with_capacity(MAX_RUN_LEN),
+            run: vec![0; MAX_RUN_LEN + MAX_PACKET_LEN + ICRC_LEN].into(),
         }
     }
 }
@@ -29,6 +31,8 @@ struct Run {
     dest_qpn: [u8; 3],
     /// Length of each packet but the last, with room for the ICRC.
     segment: usize,
+    /// Length of all of them, each with room for the ICRC.
+    len: usize,
     count: u64,
     /// A shorter packet ends the run.
     is_closed: bool,
@@ -42,6 +46,14 @@ impl Run {
             && self.dest_qpn == dest_qpn
             && segment <= self.segment
             && self.count < MAX_SEGMENTS
+            && self.len + segment <= MAX_RUN_LEN
+    }
+
+    /// Counts a packet that [`takes`](Self::takes) has let pass.
+    fn add(&mut self, segment: usize) {
+        self.len += segment;
+        self.count += 1;
+        self.is_closed = segment < self.segment;
     }
 }
 
@@ -57,33 +69,34 @@ impl Scratch {
         counters: &Counters,
     ) {
         let mut run: Option<Run> = None;
-        while let Some(transmit) = transport.poll_transmit(now, memory, &mut self.packet) {
+        loop {
+            let end = run.as_ref().map_or(0, |run| run.len);
+            let packet: &mut PacketBuf = self.run[end..]
+                .first_chunk_mut()
+                .expect("a run leaves room for a packet");
+            let Some(transmit) = transport.poll_transmit(now, memory, packet) else {
+                break;
+            };
             let segment = transmit.len + ICRC_LEN;
-            let dest_qpn = [self.packet[5], self.packet[6], self.packet[7]];
-            let fits = run.as_ref().is_some_and(|run| {
-                run.takes(&transmit.av, dest_qpn, segment)
-                    && self.run.len() + segment <= MAX_RUN_LEN
-            });
-            if !fits && let Some(full) = run.take() {
+            let dest_qpn = [packet[5], packet[6], packet[7]];
+            if let Some(run) = &mut run
+                && run.takes(&transmit.av, dest_qpn, segment)
+            {
+                run.add(segment);
+                continue;
+            }
+            if let Some(full) = run.take() {
                 self.flush(&full, port, counters);
+                self.run.copy_within(end..end + transmit.len, 0);
             }
-            self.run.extend_from_slice(&self.packet[..transmit.len]);
-            self.run.extend_from_slice(&[0; ICRC_LEN]);
-            match &mut run {
-                Some(run) => {
-                    run.count += 1;
-                    run.is_closed = segment < run.segment;
-                }
-                None => {
-                    run = Some(Run {
-                        av: transmit.av,
-                        dest_qpn,
-                        segment,
-                        count: 1,
-                        is_closed: false,
-                    });
-                }
-            }
+            run = Some(Run {
+                av: transmit.av,
+                dest_qpn,
+                segment,
+                len: segment,
+                count: 1,
+                is_closed: false,
+            });
         }
         if let Some(last) = run {
             self.flush(&last, port, counters);
@@ -91,13 +104,14 @@ impl Scratch {
     }
 
     fn flush(&mut self, run: &Run, port: Option<&Port>, counters: &Counters) {
+        let bytes = &mut self.run[..run.len];
         let sent = match port {
             None => {
                 counters.send_without_port.add(run.count);
                 Ok(())
             }
-            Some(port) if run.count == 1 => port.send(&run.av, &self.run[..run.segment - ICRC_LEN]),
-            Some(port) => port.send_run(&run.av, &mut self.run, run.segment),
+            Some(port) if run.count == 1 => port.send(&run.av, &bytes[..run.segment - ICRC_LEN]),
+            Some(port) => port.send_run(&run.av, bytes, run.segment),
         };
         if let Err(error) = sent {
             // The peer's silence is what the requester's retries are for; they end in an error of
@@ -105,7 +119,6 @@ impl Scratch {
             counters.send_failed.add(run.count);
             tracing::debug!(%error, local = %run.av.local, remote = %run.av.remote, "cannot send");
         }
-        self.run.clear();
     }
 }
 
@@ -128,6 +141,7 @@ mod tests {
             av,
             dest_qpn: [2, 0, 1],
             segment: 100,
+            len: 100,
             count: 1,
             is_closed: false,
         };
@@ -142,11 +156,15 @@ mod tests {
             ..run
         };
         assert!(!full.takes(&av, [2, 0, 1], 100));
-        let closed = Run {
-            count: 2,
-            is_closed: true,
-            ..full
+        let mut run = Run { count: 1, ..full };
+        run.add(40);
+        assert!(!run.takes(&av, [2, 0, 1], 40), "a shorter one ends it");
+        let long = Run {
+            len: MAX_RUN_LEN - 99,
+            is_closed: false,
+            ..run
         };
-        assert!(!closed.takes(&av, [2, 0, 1], 40));
+        assert!(!long.takes(&av, [2, 0, 1], 100));
+        assert!(long.takes(&av, [2, 0, 1], 99));
     }
 }

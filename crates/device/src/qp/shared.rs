@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use oarlock_transport::{Completion, QpAttr, QpEvent, QpState, QpType};
-use oarlock_wire::{Qpn, Srqn, Time};
+use oarlock_wire::{AddressVector, Qpn, Srqn, Time};
 
 use super::{CommEstHook, QpInit};
 use crate::cq::{Cq, CqShared, Pushed};
@@ -117,6 +117,14 @@ impl QpShared {
     /// Whether the handle is gone: nothing more is to be done for this queue pair.
     pub(crate) fn is_destroyed(&self) -> bool {
         self.destroyed.load(Ordering::Acquire)
+    }
+
+    /// Whether a packet was sent to an address of this queue pair's device.
+    pub(crate) fn is_at(&self, from: &AddressVector) -> bool {
+        let context = self.pd.context();
+        // A link-local address may be that of several interfaces: the packet's tells.
+        let is_here = from.scope_id == 0 || from.scope_id == context.device().ifindex;
+        is_here && context.gids().contains(&from.local)
     }
 
     /// The shared receive queue that a message takes its buffer from: that of the queue pair, or the one that it names.
