@@ -7,6 +7,7 @@
 //! `error: SENTENCE` on standard error.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod capture;
 mod cmatose;
 mod cmtime;
@@ -57,6 +58,8 @@ enum Command {
     Cmatose(cmatose::Options),
     /// Times every step of setting up connections
     Cmtime(cmtime::Options),
+    /// Measures bandwidth, latency and cost of one operation between two processes
+    Bench(bench::Options),
     /// Round trips over a connection, in the manner of rping(1)
     Ping(ping::Options),
     /// Shows the host service: identifiers, ports, slots, counters
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Cmatose(options) => cmatose::run(&options),
         Command::Cmtime(options) => cmtime::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Ping(options) => ping::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Explain(options) => explain::run(&options),
