@@ -147,7 +147,7 @@ counters! {
     DroppedUnexpectedResponse = "dropped_unexpected_response",
     /// Dropped: data of a READ or atomic operation that have arrived before.
     DroppedStaleResponse = "dropped_stale_response",
-    /// Dropped: data of a READ or atomic operation behind others that are missing.
+    /// Dropped: a response behind data of a READ or atomic operation that are missing, and asked for again already.
     DroppedOutOfOrderResponse = "dropped_out_of_order_response",
     /// Dropped: a response without its AETH.
     DroppedNoAeth = "dropped_no_aeth",

@@ -1,8 +1,40 @@
-//! One reliable-connected queue pair: its states, its queues, and who gets a packet.
+//! One reliable-connected queue pair, or one half of an extended one: its states, its queues, and who gets a packet.
+//!
+//! ```text
+//!                     requester                                        responder
+//!   post_send   ──> [requester] which request is next       [responder] checks, [messages] SEND, WRITE
+//!                   [requests]  its packets          ────>              [one_sided] READ, atomics, repetitions
+//!   completions <── [retry]     ACK, NAK, timeout    <────  [responses] ACK, NAK, data, results
+//!               <── [results]   data of READs, atomics                  [receives] buffers: own or shared
+//!                   [local_ops] invalidate, bind
+//!                   [drain]     state Sqd            [credits] for both
+//! ```
+//!
+//! | State | Requests of the peer | Responses | Requests of this side |
+//! |---|---|---|---|
+//! | Reset, Init | dropped | dropped | refused |
+//! | Rtr | executed | dropped | refused |
+//! | Rts | executed | taken | sent |
+//! | Sqd | executed | taken | those that were begun are finished, others wait |
+//! | Error | dropped; responses that wait still leave | dropped | flushed |
+//!
+//! An XRC initiator is a queue pair whose responder never gets a packet, an XRC target one whose requester never gets a
+//! request; the packets of both are of the transport class XRC, and requests name the receiver's shared receive queue.
 
+mod config;
+mod credits;
+mod drain;
 mod in_flight;
+mod local_ops;
+mod messages;
+mod one_sided;
+mod post;
+mod receives;
 mod requester;
+mod requests;
 mod responder;
+mod responses;
+mod results;
 mod retry;
 #[cfg(test)]
 mod tests;
@@ -10,131 +42,29 @@ mod timers;
 
 use std::collections::VecDeque;
 
-use oarlock_wire::base::TransportClass;
-use oarlock_wire::{AddressVector, Bth, Opcode, Packet, PacketHeader, Qpn, Time, WireErrorKind};
+use oarlock_wire::base::Operation;
+use oarlock_wire::{AddressVector, Bth, Packet, PacketHeader, Qpn, Time, WireErrorKind};
 
-use crate::attr::{AttrMask, QpAttr, QpState, QpType, transition};
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::attr::{AttrMask, QpAttr, QpState, transition};
+use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::packet::{PacketBuf, Transmit, pkeys_match};
-use crate::queue::{PsnRange, RecvQueue, RecvWqe, SendQueue, SendWqe};
-use crate::work::{MAX_MESSAGE_LEN, RecvWr, SendOp, SendWr};
-use requester::Requester;
+use crate::queue::{SendQueue, SendWqe};
+use crate::receive::Buffers;
+use crate::vendor::VendorError;
+use crate::work::SendOp;
+pub use config::{QpEvent, RcConfig, RcKind};
+use requester::{Requester, Way};
 use responder::Responder;
 
-/// Which reliable connected service a queue pair gives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[non_exhaustive]
-pub enum RcKind {
-    /// A reliable connection: both halves.
-    #[default]
-    Rc,
-    /// The sending half of an extended reliable connection: no receives (IBA Vol. 1 Annex A14).
-    XrcInitiator,
-    /// The receiving half: no sends; each message names the shared receive queue that it is for.
-    XrcTarget,
-}
+/// Room for completions of buffers that do not come from a queue of the queue pair's own.
+const SHARED_COMPLETIONS: usize = 16;
+/// Room for events: each comes once per life, [`QpEvent::SqDrained`] once per transition.
+const EVENTS: usize = 8;
 
-impl RcKind {
-    /// The type of queue pair.
-    #[must_use]
-    pub const fn qp_type(self) -> QpType {
-        match self {
-            Self::Rc => QpType::Rc,
-            Self::XrcInitiator => QpType::XrcInitiator,
-            Self::XrcTarget => QpType::XrcTarget,
-        }
-    }
-}
-
-/// What a queue pair is made with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RcConfig {
-    /// Which service.
-    pub kind: RcKind,
-    /// Its number.
-    pub qpn: Qpn,
-    /// Depth of the send queue.
-    pub max_send_wr: u32,
-    /// Depth of the receive queue.
-    pub max_recv_wr: u32,
-    /// Scatter/gather elements of a send.
-    pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive.
-    pub max_recv_sge: u32,
-    /// Bytes of inline data of a send.
-    pub max_inline: u32,
-    /// Every send gives a completion, signalled or not.
-    pub sq_sig_all: bool,
-    /// Limit of [`QpAttr::max_dest_rd_atomic`].
-    pub max_qp_rd_atom: u8,
-    /// Limit of [`QpAttr::max_rd_atomic`].
-    pub max_qp_init_rd_atom: u8,
-    /// Request packets on their way at once, 1 to 2^22 (more would outrun the PSNs): keeps a receiver's socket buffer from overflowing.
-    pub window: u32,
-    /// Response packets of READs on their way at once, 1 to 2^22: keeps our own socket buffer from overflowing. A longer READ
-    /// is asked for in pieces of half of it, rounded up.
-    pub read_window: u32,
-    /// Receive buffers come from shared receive queues, by [`Memory::take_shared_receive`], and none are posted here. An XRC
-    /// target is always so.
-    pub shared_receives: bool,
-    /// Tells the peer with every acknowledgement how many messages it may send (IBA Vol. 1 ch. 9 "End-to-end flow
-    /// control"). Without it, and with shared receive queues, RNR NAKs regulate alone. What the peer tells is always
-    /// respected.
-    pub flow_control: bool,
-    /// Within a message, every how many packets an acknowledgement is asked for, at least 1. The last packet of a
-    /// message and the one that fills the window always ask.
-    pub ack_interval: u32,
-}
-
-impl Default for RcConfig {
-    fn default() -> Self {
-        Self {
-            kind: RcKind::Rc,
-            qpn: Qpn::QP0,
-            max_send_wr: 128,
-            max_recv_wr: 128,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline: 64,
-            sq_sig_all: false,
-            max_qp_rd_atom: 128,
-            max_qp_init_rd_atom: 128,
-            window: 64,
-            read_window: 64,
-            shared_receives: false,
-            flow_control: false,
-            ack_interval: 32,
-        }
-    }
-}
-
-/// An asynchronous event of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum QpEvent {
-    /// The first request has arrived since the queue pair can receive: the peer is established, although its RTU may
-    /// still be on its way. Once per life.
-    CommEst,
-    /// The peer sent an invalid request; the queue pair is in the error state.
-    RequestError,
-    /// The peer wanted memory that it may not access so; the queue pair is in the error state.
-    AccessError,
-    /// The send queue has drained: state Sqd has been entered with [`QpAttr::sqd_notify`], and every request that was begun
-    /// has completed.
-    SqDrained,
-    /// The queue pair uses a shared receive queue, is in the error state, and takes no more buffers of it.
-    LastWqeReached,
-    /// The queue pair is in the error state by the fault of neither program.
-    Fatal,
-}
-
-/// Old and new PSNs are told apart by half of their 2^24 values; a quarter is enough for anyone.
-const MAX_WINDOW: u32 = 1 << 22;
-
-/// One reliable-connected queue pair. The crate's documentation has the contract.
+/// One reliable-connected queue pair, or one half of an extended one. The crate's documentation has the contract.
 #[derive(Debug)]
 pub struct Rc {
     config: RcConfig,
@@ -142,8 +72,8 @@ pub struct Rc {
     attr: QpAttr,
     /// Payload bytes of a full packet; fixed from Rtr on.
     mtu: u32,
-    sq: SendQueue<PsnRange>,
-    rq: RecvQueue,
+    sq: SendQueue<Way>,
+    rq: Buffers,
     requester: Requester,
     responder: Responder,
     completions: VecDeque<Completion>,
@@ -151,23 +81,10 @@ pub struct Rc {
     counters: Counters,
 }
 
-/// Whose packet it is, by opcode.
-enum Destination {
-    Responder,
-    Requester,
-    OtherTransport,
-}
-
 impl Rc {
     /// A queue pair in state [`QpState::Reset`].
     pub fn new(config: RcConfig) -> Self {
-        let config = RcConfig {
-            window: config.window.clamp(1, MAX_WINDOW),
-            read_window: config.read_window.clamp(1, MAX_WINDOW),
-            shared_receives: config.shared_receives || config.kind == RcKind::XrcTarget,
-            ack_interval: config.ack_interval.max(1),
-            ..config
-        };
+        let config = config.settled();
         Self {
             config,
             state: QpState::Reset,
@@ -177,15 +94,19 @@ impl Rc {
                 config.max_send_wr,
                 config.max_send_sge,
                 config.max_inline,
-                PsnRange::default(),
+                Way::default(),
             ),
-            rq: RecvQueue::new(config.max_recv_wr, config.max_recv_sge),
+            rq: Buffers::new(
+                config.max_recv_wr,
+                config.max_recv_sge,
+                config.shared_receives,
+            ),
             requester: Requester::default(),
             responder: Responder::new(),
             completions: VecDeque::with_capacity(
-                config.max_send_wr as usize + config.max_recv_wr as usize,
+                config.max_send_wr as usize + config.max_recv_wr as usize + SHARED_COMPLETIONS,
             ),
-            events: VecDeque::with_capacity(2),
+            events: VecDeque::with_capacity(EVENTS),
             counters: Counters::default(),
         }
     }
@@ -211,12 +132,13 @@ impl Rc {
     }
 
     /// Its attributes; the mask names those that have been given. `sq_psn` and `rq_psn` are the next to be sent for the
-    /// first time, and the next expected.
+    /// first time, and the next expected; `sq_draining` says whether state Sqd is still to finish what was begun.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         let mut attr = QpAttr {
             state: self.state,
             current_state: self.state,
+            sq_draining: self.is_draining(),
             ..self.attr
         };
         if attr.mask.contains(AttrMask::SQ_PSN) {
@@ -231,22 +153,30 @@ impl Rc {
     /// Changes state and attributes.
     ///
     /// To [`QpState::Error`]: everything outstanding is flushed. To [`QpState::Reset`]: everything is forgotten, waiting
-    /// completions and events too.
+    /// completions and events too, and the buffer of a shared receive queue that a message in progress has taken. To
+    /// [`QpState::Sqd`]: requests that were begun are finished, others wait. May allocate, when the queue pair can receive from
+    /// now on or [`QpAttr::max_dest_rd_atomic`] grows.
     ///
     /// # Errors
-    /// [`Error::WrongState`] and its kin: the transition does not exist, misses an attribute or has one too many;
-    /// [`Error::AttributeTooLarge`], [`Error::InvalidMtu`]: a value is out of range. Nothing has changed then.
+    /// [`Error::InvalidTransition`] and its kin: the transition does not exist, misses an attribute or has one too many;
+    /// [`Error::AttributeTooLarge`], [`Error::InvalidMtu`] and their kin: a value is out of range;
+    /// [`Error::StillDraining`]: the send queue has not drained yet, so that only Error and Reset can be reached. Nothing has
+    /// changed then.
     ///
     /// # Specification
     /// IBA Vol. 1 ch. 11 "Modify queue pair".
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
-        let to = transition(QpType::Rc, self.state, attr)?;
-        self.check_values(attr)?;
+        let to = transition(self.config.kind.qp_type(), self.state, attr)?;
+        self.config.limits().check(attr)?;
+        self.check_draining(to)?;
         let from = self.state;
         match to {
             QpState::Reset => self.reset(),
-            QpState::Error => self.enter_error(),
+            QpState::Error => {
+                self.responder.responses.drop_reads();
+                self.enter_error(VendorError::FLUSHED_BY_PROGRAM);
+            }
             _ => {
                 self.attr.merge(attr);
                 self.state = to;
@@ -255,46 +185,12 @@ impl Rc {
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 self.mtu = u32::from(self.attr.path_mtu.bytes().unwrap_or_default());
-                self.responder.start(self.attr.rq_psn);
+                self.responder.start(&self.attr);
             }
             (QpState::Rtr, QpState::Rts) => self.requester.start(&self.attr),
+            (QpState::Rts, QpState::Sqd) => self.begin_drain(attr),
+            (QpState::Sqd, QpState::Sqd) => self.responder.settle(self.attr.max_dest_rd_atomic),
             _ => {}
-        }
-        Ok(())
-    }
-
-    fn check_values(&self, attr: &QpAttr) -> Result<(), Error> {
-        if attr.mask.contains(AttrMask::PATH_MTU) && attr.path_mtu.bytes().is_none() {
-            return Err(Error::InvalidMtu(attr.path_mtu.0));
-        }
-        let limited = [
-            (
-                AttrMask::MIN_RNR_TIMER,
-                "min_rnr_timer",
-                attr.min_rnr_timer,
-                31,
-            ),
-            (
-                AttrMask::MAX_QP_RD_ATOMIC,
-                "max_rd_atomic",
-                attr.max_rd_atomic,
-                self.config.max_qp_init_rd_atom,
-            ),
-            (
-                AttrMask::MAX_DEST_RD_ATOMIC,
-                "max_dest_rd_atomic",
-                attr.max_dest_rd_atomic,
-                self.config.max_qp_rd_atom,
-            ),
-        ];
-        for (bit, attribute, given, max) in limited {
-            if attr.mask.contains(bit) && given > max {
-                return Err(Error::AttributeTooLarge {
-                    attribute,
-                    given: given.into(),
-                    max: max.into(),
-                });
-            }
         }
         Ok(())
     }
@@ -312,104 +208,25 @@ impl Rc {
     }
 
     /// Flushes both queues, each in its order. Responses that wait to be sent still leave.
-    fn enter_error(&mut self) {
+    fn enter_error(&mut self, cause: VendorError) {
+        if self.state == QpState::Error {
+            return;
+        }
         self.state = QpState::Error;
         self.requester.stop();
         self.responder.stop();
         while let Some(wqe) = self.sq.pop() {
-            self.complete_send(&wqe, WcStatus::WR_FLUSH_ERR, 0);
+            self.counters.count(Counter::SendsFlushed);
+            self.fail_send(&wqe, WcStatus::WR_FLUSH_ERR, cause);
         }
-        while let Some(wqe) = self.rq.pop() {
-            self.fail_recv(&wqe, WcStatus::WR_FLUSH_ERR);
+        self.flush_receives(cause);
+        if self.config.shared_receives {
+            self.events.push_back(QpEvent::LastWqeReached);
         }
-    }
-
-    /// Appends a request to the send queue; in [`QpState::Error`] it is flushed at once.
-    ///
-    /// # Errors
-    /// [`Error::WrongState`] before [`QpState::Rts`]; [`Error::QueueFull`], [`Error::TooManySges`],
-    /// [`Error::InlineTooLong`], [`Error::MessageTooLong`]; [`Error::UnexpectedDestination`].
-    #[doc(alias = "ibv_post_send")]
-    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        if !matches!(self.state, QpState::Rts | QpState::Error) {
-            return Err(Error::WrongState {
-                call: "post_send",
-                state: self.state,
-            });
-        }
-        if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) {
-            return Err(Error::OperationNotSupported {
-                operation: wr.op.name(),
-                qp_type: QpType::Rc,
-            });
-        }
-        if wr.ud.is_some() {
-            return Err(Error::UnexpectedDestination);
-        }
-        let given = self.sq.check(wr)?;
-        let length = match u32::try_from(given) {
-            Ok(length) if length <= MAX_MESSAGE_LEN => length,
-            _ => {
-                return Err(Error::MessageTooLong {
-                    given,
-                    max: MAX_MESSAGE_LEN,
-                });
-            }
-        };
-        if self.state == QpState::Error {
-            self.sq.reserve();
-            let opcode = WcOpcode::SEND;
-            self.completions.push_back(Completion::failure(
-                wr.wr_id,
-                WcStatus::WR_FLUSH_ERR,
-                opcode,
-                true,
-                0,
-            ));
-            return Ok(());
-        }
-        let count = length.div_ceil(self.mtu).max(1);
-        let psns = PsnRange {
-            first: self.requester.assign_psns(count),
-            count,
-        };
-        let signaled = wr.signaled || self.config.sq_sig_all;
-        self.sq.push(wr, signaled, length, psns);
-        Ok(())
-    }
-
-    /// Appends a buffer to the receive queue; in [`QpState::Error`] it is flushed at once.
-    ///
-    /// # Errors
-    /// [`Error::WrongState`] in [`QpState::Reset`]; [`Error::QueueFull`], [`Error::TooManySges`].
-    #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        if self.state == QpState::Reset {
-            return Err(Error::WrongState {
-                call: "post_recv",
-                state: self.state,
-            });
-        }
-        self.rq.check(wr)?;
-        if self.state == QpState::Error {
-            self.rq.reserve();
-            let opcode = WcOpcode::RECV;
-            self.completions.push_back(Completion::failure(
-                wr.wr_id,
-                WcStatus::WR_FLUSH_ERR,
-                opcode,
-                false,
-                0,
-            ));
-        } else {
-            self.rq.push(wr);
-        }
-        Ok(())
     }
 
     /// Takes a packet as it came from the network, without its ICRC. Like [`handle_packet`](Self::handle_packet), but a
-    /// request that this implementation cannot take apart (WRITE, READ, atomics) is answered as invalid, and bytes that
-    /// are no packet are counted.
+    /// request with a reserved opcode is answered as invalid, and bytes that are no packet are counted.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -439,14 +256,16 @@ impl Rc {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
-        let destination = destination(packet.bth.opcode);
-        if let Err(reason) = self.admit(from, packet, &destination) {
+        self.counters.count(Counter::PacketsReceived);
+        let is_response = packet.bth.opcode.is_response();
+        if let Err(reason) = self.admit(from, packet, is_response) {
             self.counters.count(reason);
-            return;
-        }
-        match destination {
-            Destination::Requester => self.on_response(now, packet),
-            _ => self.on_request(packet, memory),
+        } else if !is_response {
+            self.on_request(packet, memory);
+        } else if packet.bth.opcode.operation() == Operation::Acknowledge {
+            self.on_acknowledge(now, packet);
+        } else {
+            self.on_result(now, packet, memory);
         }
     }
 
@@ -455,7 +274,7 @@ impl Rc {
         &self,
         from: &AddressVector,
         packet: &Packet<'_>,
-        destination: &Destination,
+        is_response: bool,
     ) -> Result<(), Counter> {
         let bth = &packet.bth;
         if bth.version != 0 {
@@ -464,9 +283,16 @@ impl Rc {
         if bth.dest_qpn != self.config.qpn {
             return Err(Counter::DroppedWrongQpn);
         }
-        match (self.state, destination) {
-            (_, Destination::OtherTransport) => return Err(Counter::DroppedWrongTransport),
-            (QpState::Rts, _) | (QpState::Rtr, Destination::Responder) => {}
+        if bth.opcode.transport() != self.config.kind.class() {
+            return Err(Counter::DroppedWrongTransport);
+        }
+        match (self.config.kind, is_response) {
+            (RcKind::XrcInitiator, false) => return Err(Counter::DroppedNoResponder),
+            (RcKind::XrcTarget, true) => return Err(Counter::DroppedUnexpectedResponse),
+            _ => {}
+        }
+        match (self.state, is_response) {
+            (QpState::Rts | QpState::Sqd, _) | (QpState::Rtr, false) => {}
             _ => return Err(Counter::DroppedWrongState),
         }
         if !pkeys_match(bth.pkey, self.attr.pkey) {
@@ -484,10 +310,12 @@ impl Rc {
         self.on_deadlines(now);
     }
 
-    /// Writes the next packet to be sent into `out`, responses before requests.
+    /// Writes the next packet to be sent into `out`: responses before requests, but a request between two packets of READ
+    /// data. Local operations that are due are executed.
     ///
-    /// Payload is gathered from `memory`; when that fails no packet comes of it, and the request fails with
-    /// [`WcStatus::LOC_PROT_ERR`] as soon as all earlier ones have completed.
+    /// Payload is gathered from `memory`. When that fails for a request, no packet comes of it, and the request fails with
+    /// [`WcStatus::LOC_PROT_ERR`] as soon as all earlier ones have completed; when it fails for a READ of the peer, a NAK takes
+    /// the place of the data.
     #[must_use]
     pub fn poll_transmit(
         &mut self,
@@ -495,10 +323,22 @@ impl Rc {
         memory: &mut dyn Memory,
         out: &mut PacketBuf,
     ) -> Option<Transmit> {
-        let len = match self.next_response(out) {
-            Some(len) => len,
-            None => self.next_request(now, memory, out)?,
+        let request = if self.responder.responses.gives_way() {
+            self.next_request(now, memory, out)
+        } else {
+            None
         };
+        let len = match request {
+            Some(len) => {
+                self.responder.responses.note_request();
+                len
+            }
+            None => match self.next_response(memory, out) {
+                Some(len) => len,
+                None => self.next_request(now, memory, out)?,
+            },
+        };
+        self.counters.count(Counter::PacketsSent);
         Some(Transmit {
             av: self.attr.av,
             len,
@@ -508,7 +348,7 @@ impl Rc {
     /// The next completion. `None` while an acknowledgement waits for [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        if self.responder.has_response() {
+        if self.responder.responses.has_acknowledge() {
             return None;
         }
         let completion = self.completions.pop_front()?;
@@ -536,50 +376,38 @@ impl Rc {
     /// [`poll_event`](Self::poll_event) may have something: lets a driver of many queue pairs skip the idle ones.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        self.responder.has_response()
+        !self.responder.responses.is_empty()
             || !self.completions.is_empty()
             || !self.events.is_empty()
             || self.may_send_request()
     }
 
-    /// Ends a request that was taken out of the send queue.
-    fn complete_send(&mut self, wqe: &SendWqe<PsnRange>, status: WcStatus, vendor_err: u32) {
-        if !status.is_success() {
-            self.completions.push_back(Completion::failure(
-                wqe.wr_id,
-                status,
-                WcOpcode::SEND,
-                true,
-                vendor_err,
-            ));
-        } else if wqe.signaled {
-            self.completions.push_back(Completion::success(
-                wqe.wr_id,
-                WcOpcode::SEND,
-                true,
-                wqe.length,
-            ));
+    /// Ends a request that was taken out of the send queue, and has succeeded.
+    fn complete_send(&mut self, wqe: &SendWqe<Way>) {
+        self.counters.count(match wqe.op {
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => {
+                Counter::SendsCompleted
+            }
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => Counter::WritesCompleted,
+            SendOp::Read(_) => Counter::ReadsCompleted,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Counter::AtomicsCompleted,
+            SendOp::LocalInvalidate(_) => Counter::InvalidatesCompleted,
+            SendOp::BindWindow(_) => Counter::BindsCompleted,
+        });
+        if wqe.signaled {
+            let opcode = wqe.op.wc_opcode();
+            self.completions
+                .push_back(Completion::success(wqe.wr_id, opcode, true, wqe.length));
         } else {
             self.sq.retire();
         }
     }
 
-    /// Ends a buffer that was taken out of the receive queue, without a message.
-    fn fail_recv(&mut self, wqe: &RecvWqe, status: WcStatus) {
+    /// Ends a request that was taken out of the send queue, and has failed.
+    fn fail_send(&mut self, wqe: &SendWqe<Way>, status: WcStatus, vendor_err: VendorError) {
+        let opcode = wqe.op.wc_opcode();
         self.completions.push_back(Completion::failure(
-            wqe.wr_id,
-            status,
-            WcOpcode::RECV,
-            false,
-            0,
+            wqe.wr_id, status, opcode, true, vendor_err,
         ));
-    }
-}
-
-fn destination(opcode: Opcode) -> Destination {
-    match opcode.transport() {
-        TransportClass::Rc if opcode.is_response() => Destination::Requester,
-        TransportClass::Rc => Destination::Responder,
-        _ => Destination::OtherTransport,
     }
 }

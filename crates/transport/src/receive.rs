@@ -1,4 +1,6 @@
-//! The receive buffers of one queue pair that is not reliable: its own queue, or those it takes out of a shared one.
+//! The receive buffers of one queue pair: its own queue, or those it takes out of a shared one.
+
+use oarlock_wire::Srqn;
 
 use crate::error::Error;
 use crate::memory::{Memory, MemoryError, SharedReceive};
@@ -53,13 +55,41 @@ impl Buffers {
 
     /// Sees to it that there is a current buffer, and gives its capacity; `None` if there is none to be had.
     pub(crate) fn take(&mut self, memory: &mut dyn Memory) -> Option<u64> {
-        if self.is_shared && !self.is_held {
-            match memory.take_shared_receive(None, &mut self.held) {
-                SharedReceive::Taken => self.is_held = true,
-                SharedReceive::Empty | SharedReceive::NoSuchQueue => return None,
-            }
-        }
+        let _ = self.ready(None, memory);
         self.capacity()
+    }
+
+    /// Sees to it that there is a current buffer; of XRC it comes from the queue with that number. A buffer that is held
+    /// already stays.
+    pub(crate) fn ready(&mut self, srqn: Option<Srqn>, memory: &mut dyn Memory) -> SharedReceive {
+        if !self.is_shared {
+            return if self.own.is_empty() {
+                SharedReceive::Empty
+            } else {
+                SharedReceive::Taken
+            };
+        }
+        if self.is_held {
+            return SharedReceive::Taken;
+        }
+        let taken = memory.take_shared_receive(srqn, &mut self.held);
+        self.is_held = taken == SharedReceive::Taken;
+        taken
+    }
+
+    /// Buffers of the own queue that wait, that of a message in progress included.
+    pub(crate) const fn len(&self) -> u32 {
+        self.own.len()
+    }
+
+    /// The number of the shared queue that the last buffer was taken from, if it has one.
+    pub(crate) const fn srqn(&self) -> Option<Srqn> {
+        self.held.srqn
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held_capacity(&self) -> usize {
+        self.held.sges.capacity()
     }
 
     /// What the current buffer takes.

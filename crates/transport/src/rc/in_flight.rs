@@ -59,13 +59,23 @@ impl InFlight {
         self.next != self.end
     }
 
-    /// The next one has been sent.
-    pub(crate) fn advance(&mut self) {
+    /// The next `count` have been sent: one packet, or the request of a READ of so many responses. They were all sent before,
+    /// or none was.
+    pub(crate) fn advance(&mut self, count: u32) {
         let repetition = self.next_is_repetition();
-        self.next = self.next.next();
+        debug_assert!(
+            !repetition || count <= self.end.distance_from(self.next),
+            "sending again what was sent, and more"
+        );
+        self.next = self.next.add(count);
         if !repetition {
             self.end = self.next;
         }
+    }
+
+    /// Whether nothing waits for an answer or to be sent again.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.oldest == self.end
     }
 
     /// Everything that is not acknowledged is sent again.
@@ -115,7 +125,7 @@ mod tests {
             let mut flight = InFlight::starting_at(start);
             assert_eq!(flight.place(start), Place::Unsent);
             for _ in 0..5 {
-                flight.advance();
+                flight.advance(1);
             }
             for n in 0..5 {
                 assert_eq!(flight.place(start.add(n)), Place::Sent(n));
@@ -133,16 +143,16 @@ mod tests {
         let start = psn(0xFF_FFFE);
         let mut flight = InFlight::starting_at(start);
         for _ in 0..4 {
-            flight.advance();
+            flight.advance(1);
         }
         flight.rewind();
         assert!(flight.next_is_repetition());
-        flight.advance();
+        flight.advance(1);
         assert_eq!(flight.len(), 1);
         assert!(flight.acknowledge(3));
         assert_eq!((flight.next(), flight.len()), (start.add(3), 0));
         assert!(flight.next_is_repetition());
-        flight.advance();
+        flight.advance(1);
         assert!(!flight.next_is_repetition());
     }
 }

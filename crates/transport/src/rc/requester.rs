@@ -1,43 +1,98 @@
-//! The sending half: requests out, acknowledgements in.
+//! The sending half: which request goes on, and when.
 //!
 //! ```text
 //!   post_send ─> [ head ........ cursor ........ tail )      entries of the send queue, by serial number
 //!                    │              │
 //!               oldest PSN      next PSN                     [`InFlight`]
 //! ```
-//! An acknowledgement moves `oldest` and completes entries from `head` on; a gap (NAK), silence (timeout) or a receiver
-//! that is not ready (RNR NAK) moves the cursor back to `oldest`, and packets are built anew from memory.
+//! An acknowledgement moves `oldest` and completes entries from `head` on; a gap (NAK, or a response that implies one),
+//! silence (timeout) or a receiver that is not ready (RNR NAK) moves the cursor back to `oldest`, and packets are built anew
+//! from memory.
 //!
-//! IBA Vol. 1 ch. 9 "Requester behavior", "Retry", "Timeouts".
+//! | The entry at the cursor | goes on when |
+//! |---|---|
+//! | SEND, WRITE | fewer than `window` packets wait for an acknowledgement, and the peer has given credit |
+//! | READ | fewer than `max_rd_atomic` READs and atomics are outstanding, and the response fits `read_window` |
+//! | atomic | as a READ of one packet |
+//! | local invalidate, bind | it is the oldest entry of the queue |
+//! | any with a fence | at its first packet: no READ or atomic is outstanding |
+//!
+//! A READ of *n* response packets takes *n* PSNs. It is asked for in pieces of at most
+//! [`RcConfig::piece`](super::RcConfig) packets, each a READ request of its own, so that a responder never outruns our
+//! receive buffer; what is missing is asked for again from the first missing packet to the end of its piece.
+//!
+//! IBA Vol. 1 ch. 9 "Requester behavior", "Retry", "Timeouts"; ch. 10 "Ordering of work requests".
 
 use core::time::Duration;
 
-use oarlock_wire::packet::padding;
-use oarlock_wire::{Bth, ImmDt, Opcode, PacketHeader, Psn, Time};
+use oarlock_wire::{Psn, RKey, Srqn, Time};
 
 use super::Rc;
+use super::credits::MESSAGE_MASK;
+use super::drain::Drain;
 use super::in_flight::InFlight;
 use super::timers::{Retries, Timer, Timers};
 use crate::attr::{QpAttr, QpState};
 use crate::counters::Counter;
 use crate::memory::Memory;
-use crate::packet::{PacketBuf, emit};
-use crate::work::SendOp;
+use crate::packet::PacketBuf;
+use crate::queue::{PsnRange, SendWqe};
+use crate::vendor::VendorError;
+use crate::work::{BindWindow, SendOp};
+
+/// What an entry of the send queue needs beside its message, fixed when it is posted: a repetition must use the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Way {
+    pub(super) psns: PsnRange,
+    /// Number of the message, modulo 2^24; that of the first is 1.
+    pub(super) ssn: u32,
+    pub(super) fence: bool,
+    /// XRC: the receiver's queue.
+    pub(super) srqn: Option<Srqn>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Requester {
     pub(super) in_flight: InFlight,
     /// First PSN of the next request to be posted.
     unassigned: Psn,
+    /// Number of the message posted last.
+    messages: u32,
     /// Serial number of the entry that the next packet belongs to.
     pub(super) cursor: u64,
-    /// Which packet of that entry is next.
+    /// How many PSNs of that entry lie before the next packet.
     pub(super) packet: u32,
-    /// The entry whose memory could not be read. Nothing of it or after it is sent; it fails when it is the oldest.
-    pub(super) unreadable: Option<u64>,
+    /// The entry whose memory could not be read, and why. Nothing of it or after it is sent; it fails when it is the oldest.
+    pub(super) unreadable: Option<(u64, VendorError)>,
+    /// PSNs on their way that are answered by data: of READs and atomics.
+    pub(super) results_awaited: u32,
+    /// READ requests and atomics on their way.
+    pub(super) reads_outstanding: u32,
+    /// The PSN in the middle of a piece from which the piece was asked for again.
+    pub(super) asked_from: Option<Psn>,
+    /// The PSN from which everything was sent again last. What still comes from before is no news.
+    pub(super) repeated_from: Option<Psn>,
+    /// The last message that the peer has a buffer for, if it says so.
+    pub(super) message_limit: Option<u32>,
+    pub(super) drain: Drain,
     pub(super) retries: Retries,
     pub(super) rnr_retries: Retries,
     pub(super) timers: Timers,
+}
+
+/// What the send queue may do next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Send a packet of a SEND or WRITE.
+    Message,
+    /// Ask for a piece of a READ.
+    Read,
+    /// Send an atomic request.
+    Atomic,
+    /// Execute a local invalidate.
+    Invalidate(RKey),
+    /// Execute a bind.
+    Bind(BindWindow),
 }
 
 impl Requester {
@@ -51,12 +106,22 @@ impl Requester {
     pub(super) fn stop(&mut self) {
         self.timers.clear_all();
         self.unreadable = None;
+        self.drain = Drain::Idle;
     }
 
-    pub(super) const fn assign_psns(&mut self, count: u32) -> Psn {
+    /// The way of the next request: `count` PSNs; a local operation takes none and is no message.
+    pub(super) const fn assign(&mut self, count: u32, fence: bool, srqn: Option<Srqn>) -> Way {
         let first = self.unassigned;
         self.unassigned = first.add(count);
-        first
+        if count > 0 {
+            self.messages = (self.messages + 1) & MESSAGE_MASK;
+        }
+        Way {
+            psns: PsnRange { first, count },
+            ssn: self.messages,
+            fence,
+            srqn,
+        }
     }
 
     pub(super) const fn next_psn(&self) -> Psn {
@@ -71,76 +136,112 @@ impl Requester {
         self.retries = Retries::limited(attr.retry_count.get());
         self.rnr_retries = Retries::rnr(attr.rnr_retry.get());
     }
+
+    /// Packets of SENDs and WRITEs that wait for an acknowledgement.
+    pub(super) fn packets_waiting(&self) -> u32 {
+        self.in_flight.len() - self.results_awaited
+    }
 }
 
 impl Rc {
     pub(super) fn may_send_request(&self) -> bool {
-        let requester = &self.requester;
-        self.state == QpState::Rts
-            && requester.cursor != self.sq.tail()
-            && requester.unreadable != Some(requester.cursor)
-            && requester.in_flight.len() < self.config.window
-            && !requester.timers.is_set(Timer::Rnr)
+        self.next_step().is_some()
     }
 
-    /// Writes the next request packet, if one may be sent.
+    /// What the entry at the cursor may do now.
+    pub(super) fn next_step(&self) -> Option<Step> {
+        let requester = &self.requester;
+        if requester.cursor == self.sq.tail()
+            || !matches!(self.state, QpState::Rts | QpState::Sqd)
+            || requester.timers.is_set(Timer::Rnr)
+        {
+            return None;
+        }
+        if let Some((unreadable, _)) = requester.unreadable
+            && unreadable == requester.cursor
+        {
+            return None;
+        }
+        let wqe = self.sq.get(requester.cursor);
+        if requester.packet == 0 {
+            let begins = !requester.in_flight.next_is_repetition();
+            if (begins && self.state == QpState::Sqd)
+                || (wqe.way.fence && requester.results_awaited > 0)
+            {
+                return None;
+            }
+        }
+        match wqe.op {
+            SendOp::LocalInvalidate(rkey) => {
+                (requester.cursor == self.sq.head()).then_some(Step::Invalidate(rkey))
+            }
+            SendOp::BindWindow(bind) => {
+                (requester.cursor == self.sq.head()).then_some(Step::Bind(bind))
+            }
+            SendOp::Read(_) => {
+                let packets = self.piece_end(wqe) - requester.packet;
+                self.may_ask_for(packets).then_some(Step::Read)
+            }
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                self.may_ask_for(1).then_some(Step::Atomic)
+            }
+            _ => {
+                let has_credit = requester.in_flight.len() == 0 || !self.lacks_credit(wqe);
+                let fits = requester.packets_waiting() < self.config.window;
+                (has_credit && fits).then_some(Step::Message)
+            }
+        }
+    }
+
+    /// Whether one more READ or atomic, of so many response packets, may be outstanding.
+    fn may_ask_for(&self, packets: u32) -> bool {
+        // At least one: the limit may have been lowered to 0 while a request waited.
+        let limit = u32::from(self.attr.max_rd_atomic.max(1));
+        self.requester.reads_outstanding < limit
+            && self.requester.results_awaited + packets <= self.config.read_window
+    }
+
+    /// Where the piece that the cursor is in ends: the number of a packet of the READ.
+    pub(super) fn piece_end(&self, wqe: &SendWqe<Way>) -> u32 {
+        let piece = self.config.piece();
+        let end = (self.requester.packet / piece + 1) * piece;
+        end.min(wqe.way.psns.count)
+    }
+
+    /// Executes local operations that are due, and writes the next request packet, if one may be sent.
     pub(super) fn next_request(
         &mut self,
         now: Time,
         memory: &mut dyn Memory,
         out: &mut PacketBuf,
     ) -> Option<usize> {
-        if !self.may_send_request() {
-            return None;
+        loop {
+            match self.next_step()? {
+                Step::Message => return self.message_packet(now, memory, out),
+                Step::Read => return Some(self.read_packet(now, out)),
+                Step::Atomic => return Some(self.atomic_packet(now, out)),
+                Step::Invalidate(rkey) => {
+                    let executed = memory.invalidate(rkey);
+                    self.finish_local(executed);
+                }
+                Step::Bind(bind) => {
+                    let executed = memory.bind(&bind);
+                    self.finish_local(executed);
+                }
+            }
         }
-        let serial = self.requester.cursor;
-        let wqe = *self.sq.get(serial);
-        let index = self.requester.packet;
-        let is_last = index + 1 == wqe.way.count;
-        let offset = u64::from(index) * u64::from(self.mtu);
-        let payload_len = (u64::from(wqe.length) - offset).min(u64::from(self.mtu)) as usize;
-        let immdt = match wqe.op {
-            SendOp::SendWithImm(imm) if is_last => Some(ImmDt(imm)),
-            _ => None,
-        };
-        let fills_window = self.requester.in_flight.len() + 1 == self.config.window;
-        let ack_interval = self.config.ack_interval;
-        let psn = self.requester.in_flight.next();
-        let opcode = send_opcode(index == 0, is_last, immdt.is_some());
-        let bth = Bth {
-            solicited: is_last && wqe.solicited,
-            pkey: self.attr.pkey,
-            ack_request: is_last || fills_window || (index + 1).is_multiple_of(ack_interval),
-            ..Bth::new(opcode, self.attr.dest_qpn, psn)
-        };
-        let header = PacketHeader {
-            immdt,
-            ..PacketHeader::new(bth)
-        };
-        let mut len = emit(&header, payload_len, out);
-        let payload = &mut out[len..len + payload_len];
-        let gathered = self.sq.source(serial).read(memory, offset, payload);
-        if gathered.is_err() {
-            self.requester.unreadable = Some(serial);
-            self.fail_unreadable();
-            return None;
-        }
-        len += payload_len;
-        let pad = padding(payload_len);
-        out[len..len + pad].fill(0);
-        self.note_sent(now, is_last);
-        Some(len + pad)
     }
 
-    fn note_sent(&mut self, now: Time, is_last: bool) {
+    /// A packet that takes `psns` PSNs has been written; `is_last`: the entry has no more.
+    pub(super) fn note_sent(&mut self, now: Time, psns: u32, is_last: bool) {
         self.counters.count(Counter::RequestsSent);
         let ack_wait = self.ack_wait();
         let requester = &mut self.requester;
         if requester.in_flight.next_is_repetition() {
             self.counters.count(Counter::RequestsResent);
         }
-        requester.in_flight.advance();
-        requester.packet += 1;
+        requester.in_flight.advance(psns);
+        requester.packet += psns;
         if is_last {
             requester.cursor += 1;
             requester.packet = 0;
@@ -152,17 +253,5 @@ impl Rc {
 
     pub(super) fn ack_wait(&self) -> Option<Duration> {
         (self.attr.timeout.get() != 0).then(|| self.attr.timeout.to_duration())
-    }
-}
-
-/// The opcode of one packet of a SEND (IBA Vol. 1 ch. 9 "Operation code").
-const fn send_opcode(is_first: bool, is_last: bool, has_imm: bool) -> Opcode {
-    match (is_first, is_last, has_imm) {
-        (true, true, false) => Opcode::RC_SEND_ONLY,
-        (true, true, true) => Opcode::RC_SEND_ONLY_IMM,
-        (true, false, _) => Opcode::RC_SEND_FIRST,
-        (false, false, _) => Opcode::RC_SEND_MIDDLE,
-        (false, true, false) => Opcode::RC_SEND_LAST,
-        (false, true, true) => Opcode::RC_SEND_LAST_IMM,
     }
 }

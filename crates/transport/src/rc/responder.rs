@@ -1,68 +1,177 @@
-//! The receiving half: requests in, acknowledgements out.
+//! The receiving half: requests in, responses out.
 //!
 //! | Request | Answer | State |
 //! |---|---|---|
-//! | expected PSN, valid | ACK if asked for | executed; expected PSN moves on |
+//! | expected PSN, SEND or WRITE, valid | ACK if asked for | executed; expected PSN moves on |
+//! | expected PSN, READ, valid | the data, read when their packets are built | expected PSN moves on by the number of packets |
+//! | expected PSN, atomic, valid | the value before | executed; the result is kept |
 //! | expected PSN, no receive buffer | RNR NAK | unchanged |
-//! | expected PSN, invalid | NAK invalid request | error |
-//! | expected PSN, buffer not writable | NAK remote operational error | error |
-//! | PSN seen before | ACK if asked for | unchanged |
+//! | expected PSN, not allowed | a fatal NAK, see [`Refusal`] | error |
+//! | PSN seen before, SEND or WRITE | ACK if asked for | unchanged |
+//! | PSN seen before, READ | the data once more, read anew | unchanged |
+//! | PSN seen before, atomic | the result that was kept; without one, nothing | unchanged |
 //! | PSN after a gap | NAK sequence error, once until the gap is closed | unchanged |
 //!
-//! Consecutive ACKs that wait to be sent are merged into the latest; a NAK keeps its place among them.
-//! IBA Vol. 1 ch. 9 "Responder behavior", "Responder side error behavior".
+//! The checks of a request at the expected PSN, in the order of the specification:
+//!
+//! | # | Check | Answer when it fails | Event | Receive buffer |
+//! |---|---|---|---|---|
+//! | 1 | the opcode is served | NAK invalid request | `RequestError` | flushed |
+//! | 2 | it may follow the packet before it | NAK invalid request | `RequestError` | flushed |
+//! | 3 | XRC: there is such a shared receive queue | NAK invalid request | `RequestError` | flushed |
+//! | 4 | the queue pair's access flags enable it | NAK invalid request | `RequestError` | flushed |
+//! | 5 | SEND, WRITE with immediate: a buffer waits | RNR NAK | | |
+//! | 6 | READ, atomic: fewer than `max_dest_rd_atomic` are outstanding | NAK invalid request | `RequestError` | |
+//! | 7 | the packet's length; an atomic's alignment | NAK invalid request | `RequestError` | flushed |
+//! | 8 | the message fits its buffer | NAK invalid request | | [`WcStatus::LOC_LEN_ERR`] |
+//! | 9 | key, range and right of the memory | NAK remote access error | `AccessError` | WRITE with immediate: [`WcStatus::LOC_ACCESS_ERR`] |
+//! | 10 | the peer's memory is mapped | NAK remote operational error | `Fatal` | as 9 |
+//! | 11 | the receive buffer can be written | NAK remote operational error | | [`WcStatus::LOC_PROT_ERR`] |
+//! | 12 | SEND with invalidate: the key can be taken away | NAK remote access error | `AccessError` | [`WcStatus::REM_INV_REQ_ERR`] |
+//!
+//! For 8 to 12 the buffer that the message has taken, or would take with this packet, fails so.
+//!
+//! IBA Vol. 1 ch. 9 "Responder behavior", "Inbound packet validation", "Responder side error behavior".
 
 use std::collections::VecDeque;
 
-use oarlock_wire::{
-    Aeth, Bth, ImmDt, NakCode, Opcode, Packet, PacketHeader, Psn, RnrTimer, Syndrome,
-};
+use oarlock_wire::base::Operation;
+use oarlock_wire::{NakCode, Packet, Psn, RKey, RnrTimer, Syndrome};
 
+use super::responses::Responses;
 use super::{QpEvent, Rc};
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::attr::QpAttr;
+use crate::completion::WcStatus;
 use crate::counters::Counter;
-use crate::memory::Memory;
-use crate::packet::{PacketBuf, emit};
+use crate::memory::{Memory, MemoryError};
+use crate::vendor::VendorError;
 
 #[derive(Debug)]
 pub(super) struct Responder {
-    expected: Psn,
+    pub(super) expected: Psn,
     /// Messages completed, modulo 2^24.
-    msn: u32,
-    /// Bytes placed of the SEND in progress; its buffer is the oldest receive.
-    in_progress: Option<u64>,
+    pub(super) msn: u32,
+    pub(super) message: Message,
     /// A NAK has been sent for `expected`: what comes after it is dropped in silence.
-    gap_reported: bool,
+    pub(super) gap_reported: bool,
     /// A request has arrived.
     is_established: bool,
-    responses: VecDeque<Response>,
+    /// The PSN after the latest READ or atomic: an acknowledgement from before it to behind it would skip its data.
+    pub(super) data_end: Psn,
+    pub(super) responses: Responses,
+    /// Results of the latest atomics, newest last, to answer repetitions.
+    pub(super) results: VecDeque<(Psn, u64)>,
+    /// How many requests are to be answered as if the receiver were not ready.
+    refusals: u32,
 }
 
+/// The message in progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Message {
+    /// None: the next packet begins one.
+    #[default]
+    None,
+    /// A SEND.
+    Send {
+        /// Bytes placed.
+        placed: u64,
+    },
+    /// An RDMA WRITE.
+    Write(Write),
+}
+
+/// An RDMA WRITE in progress.
 #[derive(Clone, Copy, Debug)]
-struct Response {
-    psn: Psn,
-    syndrome: Syndrome,
-    msn: u32,
+pub(super) struct Write {
+    pub(super) rkey: RKey,
+    /// Where the next byte goes.
+    pub(super) addr: u64,
+    /// Bytes still to come.
+    pub(super) left: u32,
+    /// Bytes in all.
+    pub(super) total: u32,
 }
 
-/// Responses that may wait. ACKs are merged, so that more than one waits only when gaps and packets alternate.
-const MAX_RESPONSES: usize = 16;
+/// What a request packet belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Service {
+    Send,
+    Write,
+    Read,
+    Atomic,
+}
 
-/// The position of a packet in its SEND.
+/// The position of a packet in its message.
 #[derive(Clone, Copy)]
-struct Part {
-    is_first: bool,
-    is_last: bool,
+pub(super) struct Part {
+    pub(super) is_first: bool,
+    pub(super) is_last: bool,
 }
 
 /// Why a request cannot be executed.
-enum Refusal {
-    ReceiverNotReady,
-    Invalid,
-    /// The message is longer than its buffer.
-    TooLong,
-    /// The buffer cannot be written.
-    NotPlaced,
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The receiver is not ready: try again later.
+    NotReady,
+    /// The connection ends.
+    Fatal(Fatal),
+    /// There is no room for its response: as if it had been lost.
+    NoRoom,
+}
+
+/// The end of a connection by the fault of a request.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub(super) nak: NakCode,
+    pub(super) event: Option<QpEvent>,
+    /// How the receive buffer of the message ends. Without, it is flushed with the others: it did nothing wrong.
+    pub(super) receive: Option<WcStatus>,
+    pub(super) rule: VendorError,
+}
+
+impl Refusal {
+    /// The request is malformed, or none that this queue pair serves.
+    pub(super) const fn invalid(rule: VendorError) -> Self {
+        Self::Fatal(Fatal {
+            nak: NakCode::INVALID_REQUEST,
+            event: Some(QpEvent::RequestError),
+            receive: None,
+            rule,
+        })
+    }
+
+    /// Memory that is offered to the peer, but not so; `receive`: how the buffer ends that the message takes, if it takes one.
+    pub(super) fn remote_memory(error: MemoryError, receive: Option<WcStatus>) -> Self {
+        let (nak, event) = match error {
+            MemoryError::Unmapped { .. } => (NakCode::REMOTE_OPERATIONAL_ERROR, QpEvent::Fatal),
+            MemoryError::Misaligned { .. } => (NakCode::INVALID_REQUEST, QpEvent::RequestError),
+            _ => (NakCode::REMOTE_ACCESS_ERROR, QpEvent::AccessError),
+        };
+        Self::Fatal(Fatal {
+            nak,
+            event: Some(event),
+            receive,
+            rule: error.into(),
+        })
+    }
+
+    /// A receive buffer that is too short, or cannot be written.
+    pub(super) const fn buffer(nak: NakCode, status: WcStatus, rule: VendorError) -> Self {
+        Self::Fatal(Fatal {
+            nak,
+            event: None,
+            receive: Some(status),
+            rule,
+        })
+    }
+}
+
+/// A request that was executed.
+pub(super) enum Executed {
+    /// A packet of a SEND or WRITE: acknowledged if asked for.
+    Placed,
+    /// A READ or atomic of so many PSNs: its response waits.
+    Answered(u32),
 }
 
 impl Responder {
@@ -70,20 +179,35 @@ impl Responder {
         Self {
             expected: Psn::default(),
             msn: 0,
-            in_progress: None,
+            message: Message::None,
             gap_reported: false,
             is_established: false,
-            responses: VecDeque::with_capacity(MAX_RESPONSES),
+            data_end: Psn::default(),
+            responses: Responses::new(),
+            results: VecDeque::new(),
+            refusals: 0,
         }
     }
 
     /// Enters Rtr.
-    pub(super) const fn start(&mut self, expected: Psn) {
-        self.expected = expected;
+    pub(super) fn start(&mut self, attr: &QpAttr) {
+        self.expected = attr.rq_psn;
+        self.data_end = attr.rq_psn;
+        self.settle(attr.max_dest_rd_atomic);
+    }
+
+    /// Makes room for so many READs and atomics at once. The only place that allocates.
+    pub(super) fn settle(&mut self, max_dest_rd_atomic: u8) {
+        let count = usize::from(max_dest_rd_atomic);
+        let surplus = self.results.len().saturating_sub(count);
+        self.results.drain(..surplus);
+        self.results.reserve_exact(count - self.results.len());
+        self.responses.settle(count);
     }
 
     pub(super) const fn stop(&mut self) {
-        self.in_progress = None;
+        self.message = Message::None;
+        self.refusals = 0;
     }
 
     pub(super) const fn expected_psn(&self) -> Psn {
@@ -91,16 +215,25 @@ impl Responder {
     }
 
     #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
-        self.responses.capacity()
+    pub(super) fn capacity(&self) -> (usize, usize) {
+        (self.responses.capacity(), self.results.capacity())
     }
 
-    pub(super) fn has_response(&self) -> bool {
-        !self.responses.is_empty()
+    pub(super) const fn count_message(&mut self) {
+        self.msn = (self.msn + 1) & super::credits::MESSAGE_MASK;
     }
 }
 
 impl Rc {
+    /// Answers the next request that begins a message in sequence (SEND, WRITE, READ or atomic) as if the receiver were not
+    /// ready: by an RNR NAK with [`QpAttr::min_rnr_timer`], without executing anything. Calls add up.
+    ///
+    /// A fault for tests. Entering [`QpState::Error`](crate::QpState::Error) or [`QpState::Reset`](crate::QpState::Reset) ends
+    /// it.
+    pub const fn refuse_request(&mut self) {
+        self.responder.refusals = self.responder.refusals.saturating_add(1);
+    }
+
     pub(super) fn on_request(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) {
         // Deviation: the specification reports this in Rtr only. rdma_accept goes to Rts before the peer has even seen the
         // REP, so that a passive side whose RTU is lost would never be told.
@@ -111,14 +244,12 @@ impl Rc {
         let psn = packet.bth.psn;
         if psn == self.responder.expected {
             match self.execute(packet, memory) {
-                Ok(()) => self.on_executed(packet.bth.ack_request),
+                Ok(executed) => self.on_executed(&executed, packet.bth.ack_request),
                 Err(refusal) => self.refuse(&refusal),
             }
         } else if psn.is_before(self.responder.expected) {
             self.counters.count(Counter::DuplicateRequests);
-            if packet.bth.ack_request {
-                self.respond_ack();
-            }
+            self.repeat(packet);
         } else {
             self.counters.count(Counter::DroppedOutOfOrder);
             if !self.responder.gap_reported {
@@ -131,70 +262,65 @@ impl Rc {
         }
     }
 
-    fn on_executed(&mut self, ack_request: bool) {
+    fn on_executed(&mut self, executed: &Executed, ack_request: bool) {
         self.counters.count(Counter::RequestsReceived);
-        self.responder.expected = self.responder.expected.next();
         self.responder.gap_reported = false;
-        if ack_request {
-            self.respond_ack();
+        match *executed {
+            Executed::Placed => {
+                self.responder.expected = self.responder.expected.next();
+                if ack_request {
+                    self.respond_ack();
+                }
+            }
+            Executed::Answered(psns) => {
+                self.responder.expected = self.responder.expected.add(psns);
+                self.responder.data_end = self.responder.expected;
+            }
         }
     }
 
-    /// Checks and places one packet. The order of the checks is that of the specification: sequence of opcodes, resources,
-    /// length, memory.
-    fn execute(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<(), Refusal> {
-        let part = send_part(packet.bth.opcode).ok_or(Refusal::Invalid)?;
-        let placed = match (part.is_first, self.responder.in_progress) {
-            (true, None) => 0,
-            (false, Some(placed)) => placed,
-            _ => return Err(Refusal::Invalid),
+    /// Checks and executes one packet.
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) -> Result<Executed, Refusal> {
+        let Some(service) = service(packet) else {
+            return Err(Refusal::invalid(VendorError::OPCODE_UNSUPPORTED));
         };
-        let Some((wqe, sges)) = self.rq.front() else {
-            return Err(Refusal::ReceiverNotReady);
+        let position = packet.bth.opcode.position();
+        let part = Part {
+            is_first: position.is_start(),
+            is_last: position.is_end(),
         };
-        let len = packet.payload.len() as u64;
-        let mtu = u64::from(self.mtu);
-        let length_is_valid = match part {
-            Part {
-                is_first: true,
-                is_last: true,
-            } => len <= mtu,
-            Part {
-                is_first: false,
-                is_last: true,
-            } => (1..=mtu).contains(&len),
-            Part { is_last: false, .. } => len == mtu && packet.bth.pad == 0,
-        };
-        if !length_is_valid || placed + len > u64::from(crate::work::MAX_MESSAGE_LEN) {
-            return Err(Refusal::Invalid);
+        match (&self.responder.message, service, part.is_first) {
+            (Message::None, _, true)
+            | (Message::Send { .. }, Service::Send, false)
+            | (Message::Write(_), Service::Write, false) => {}
+            _ => return Err(Refusal::invalid(VendorError::OPCODE_SEQUENCE)),
         }
-        if placed + len > wqe.capacity {
-            return Err(Refusal::TooLong);
+        if self.responder.refusals > 0 && part.is_first {
+            self.responder.refusals -= 1;
+            self.counters.count(Counter::RnrInjected);
+            return Err(Refusal::NotReady);
         }
-        if len > 0 {
-            memory
-                .scatter(sges, placed, packet.payload)
-                .map_err(|_| Refusal::NotPlaced)?;
+        if let Some(xrceth) = packet.xrceth
+            && !memory.select_shared(xrceth.srqn)
+        {
+            return Err(Refusal::invalid(VendorError::NO_SHARED_QUEUE));
         }
-        if !part.is_last {
-            self.responder.in_progress = Some(placed + len);
-            return Ok(());
+        match service {
+            Service::Send => self.execute_send(part, packet, memory),
+            Service::Write => self.execute_write(part, packet, memory),
+            Service::Read => self.execute_read(packet, memory),
+            Service::Atomic => self.execute_atomic(packet, memory),
         }
-        self.responder.in_progress = None;
-        self.responder.msn = (self.responder.msn + 1) & 0xFF_FFFF;
-        let _ = self.rq.pop();
-        self.completions.push_back(Completion {
-            imm: packet.immdt.map(|ImmDt(imm)| imm),
-            solicited: packet.bth.solicited,
-            ..Completion::success(wqe.wr_id, WcOpcode::RECV, false, (placed + len) as u32)
-        });
-        Ok(())
     }
 
     fn refuse(&mut self, refusal: &Refusal) {
         let expected = self.responder.expected;
-        let (nak, status, event) = match refusal {
-            Refusal::ReceiverNotReady => {
+        let fatal = match refusal {
+            Refusal::NotReady => {
                 self.counters.count(Counter::DroppedReceiverNotReady);
                 self.responder.gap_reported = true;
                 return self.respond(
@@ -202,84 +328,31 @@ impl Rc {
                     Syndrome::RnrNak(RnrTimer::truncate(self.attr.min_rnr_timer)),
                 );
             }
-            // A message in progress is flushed with the rest of the queue: its buffer did nothing wrong.
-            Refusal::Invalid => (NakCode::INVALID_REQUEST, None, Some(QpEvent::RequestError)),
-            Refusal::TooLong => (NakCode::INVALID_REQUEST, Some(WcStatus::LOC_LEN_ERR), None),
-            Refusal::NotPlaced => (
-                NakCode::REMOTE_OPERATIONAL_ERROR,
-                Some(WcStatus::LOC_PROT_ERR),
-                None,
-            ),
+            Refusal::NoRoom => return self.counters.count(Counter::ResponsesSuppressed),
+            Refusal::Fatal(fatal) => fatal,
         };
         self.counters.count(Counter::DroppedInvalidRequest);
-        self.respond(expected, Syndrome::Nak(nak));
-        self.events.extend(event);
-        if let Some(status) = status
-            && let Some(wqe) = self.rq.pop()
-        {
-            self.fail_recv(&wqe, status);
+        self.respond(expected, Syndrome::Nak(fatal.nak));
+        self.fail(fatal);
+    }
+
+    /// The connection ends by the fault of a request whose NAK waits to be sent.
+    pub(super) fn fail(&mut self, fatal: &Fatal) {
+        self.events.extend(fatal.event);
+        if let Some(status) = fatal.receive {
+            self.fail_receive(status, fatal.rule);
         }
-        self.enter_error();
-    }
-
-    /// Everything before the expected PSN is done.
-    fn respond_ack(&mut self) {
-        // Credits are not used: the code says so to the peer, and RNR NAKs regulate.
-        self.respond(self.responder.expected.sub(1), Syndrome::ACK);
-    }
-
-    fn respond(&mut self, psn: Psn, syndrome: Syndrome) {
-        let response = Response {
-            psn,
-            syndrome,
-            msn: self.responder.msn,
-        };
-        let responses = &mut self.responder.responses;
-        if let Some(last) = responses.back_mut()
-            && is_ack(last.syndrome)
-            && is_ack(syndrome)
-        {
-            *last = response;
-        } else if responses.len() == MAX_RESPONSES {
-            self.counters.count(Counter::ResponsesSuppressed);
-        } else {
-            responses.push_back(response);
-        }
-    }
-
-    /// Writes the next response, if one waits.
-    pub(super) fn next_response(&mut self, out: &mut PacketBuf) -> Option<usize> {
-        let response = self.responder.responses.pop_front()?;
-        self.counters.count(match response.syndrome {
-            Syndrome::Ack { .. } => Counter::AcksSent,
-            Syndrome::RnrNak { .. } => Counter::RnrNaksSent,
-            Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR) => Counter::SequenceNaksSent,
-            _ => Counter::FatalNaksSent,
-        });
-        let bth = Bth {
-            pkey: self.attr.pkey,
-            ..Bth::new(Opcode::RC_ACKNOWLEDGE, self.attr.dest_qpn, response.psn)
-        };
-        let aeth = Aeth {
-            syndrome: response.syndrome,
-            msn: response.msn,
-        };
-        Some(emit(&PacketHeader::new(bth).with_aeth(aeth), 0, out))
+        self.enter_error(VendorError::FLUSHED_BY_RECEIVE);
     }
 }
 
-const fn is_ack(syndrome: Syndrome) -> bool {
-    matches!(syndrome, Syndrome::Ack { .. })
-}
-
-/// `None` for requests that are not served: WRITE, READ, atomics, SEND with invalidate, reserved opcodes.
-const fn send_part(opcode: Opcode) -> Option<Part> {
-    let (is_first, is_last) = match opcode {
-        Opcode::RC_SEND_FIRST => (true, false),
-        Opcode::RC_SEND_MIDDLE => (false, false),
-        Opcode::RC_SEND_LAST | Opcode::RC_SEND_LAST_IMM => (false, true),
-        Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => (true, true),
+/// `None` for reserved opcodes, and those of reliable datagrams.
+const fn service(packet: &Packet<'_>) -> Option<Service> {
+    Some(match packet.bth.opcode.operation() {
+        Operation::Send => Service::Send,
+        Operation::RdmaWrite => Service::Write,
+        Operation::RdmaReadRequest => Service::Read,
+        Operation::CompareSwap | Operation::FetchAdd => Service::Atomic,
         _ => return None,
-    };
-    Some(Part { is_first, is_last })
+    })
 }
