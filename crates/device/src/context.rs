@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use oarlock_transport::Counters;
-use oarlock_wire::{Gid, Guid, Mtu, Qpn, Time};
+use oarlock_wire::{Gid, Guid, Mtu, Time};
 
 use crate::cq::CqShared;
 use crate::endpoint::Endpoint;
@@ -17,9 +17,11 @@ use crate::mr::RegionTable;
 use crate::queue::EventQueue;
 
 mod limits;
+mod statistics;
 
 pub(crate) use limits::MAX_QP;
 pub use limits::{AtomicCapability, Capabilities, DeviceLimits};
+pub use statistics::{STATISTICS, Statistic};
 
 /// What a device is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,11 +66,21 @@ pub struct Context {
     /// The GID table as it was last heard of.
     gids: RwLock<Arc<[Gid]>>,
     port_active: AtomicBool,
+    /// How often the port went down.
+    downs: AtomicU64,
     removed: AtomicBool,
     /// Sum of the counters of queue pairs that are gone. Locked before any queue pair.
     gone: Mutex<Counters>,
+    cqs: Mutex<Cqs>,
+}
+
+/// The completion queues of a context.
+#[derive(Default)]
+struct Cqs {
+    /// Those that have a handle.
+    open: usize,
     /// Whom to wake when the service is gone.
-    cqs: Mutex<Vec<Weak<CqShared>>>,
+    all: Vec<Weak<CqShared>>,
 }
 
 impl Context {
@@ -90,6 +102,7 @@ impl Context {
             next_cq: AtomicU64::new(0),
             next_srq: AtomicU64::new(0),
             port_active: AtomicBool::new(true),
+            downs: AtomicU64::new(0),
             removed: AtomicBool::new(false),
             gone: Mutex::default(),
             cqs: Mutex::default(),
@@ -148,6 +161,32 @@ impl Context {
         }
     }
 
+    /// What the queue pairs of this device have done, those that are gone included, as names and numbers that only grow;
+    /// [`STATISTICS`] says what each means. Looks at every queue pair, one after the other.
+    ///
+    /// # Blocking
+    /// For the rest of a packet that a queue pair has in hand.
+    pub fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let core = self.endpoint.core();
+        let sum = {
+            // A queue pair that goes meanwhile waits here.
+            let gone = lock(&self.gone);
+            let mut sum = gone.clone();
+            for qp in core.qps().all() {
+                if std::ptr::eq(Arc::as_ptr(qp.pd().context()), self) {
+                    sum.add(lock(qp.inner()).transport.counters());
+                }
+            }
+            sum
+        };
+        let unsent = core.counters().send_failed.get() + core.counters().send_without_port.get();
+        let downs = self.downs.load(Ordering::Relaxed);
+        STATISTICS
+            .iter()
+            .map(|figure| (figure.name, figure.value(&sum, unsent, downs)))
+            .collect()
+    }
+
     /// How many memory regions are registered.
     pub fn region_count(&self) -> usize {
         self.regions.len()
@@ -173,19 +212,35 @@ impl Context {
         self.events.as_fd()
     }
 
-    pub(crate) fn enter_cq(&self, cq: &Arc<CqShared>) {
+    pub(crate) fn enter_cq(&self, cq: &Arc<CqShared>) -> Result<(), Error> {
         let mut cqs = lock(&self.cqs);
-        // Pruned when it would grow, so that entering is cheap on average.
-        if cqs.len() == cqs.capacity() {
-            cqs.retain(|cq| cq.strong_count() > 0);
+        let max = self.device.limits.max_cq;
+        if cqs.open >= max as usize {
+            return Err(Error::OutOfRange {
+                parameter: "number of completion queues",
+                given: cqs.open as u64 + 1,
+                min: 0,
+                max: max.into(),
+            });
         }
-        cqs.push(Arc::downgrade(cq));
+        cqs.open += 1;
+        // Pruned when it would grow, so that entering is cheap on average.
+        if cqs.all.len() == cqs.all.capacity() {
+            cqs.all.retain(|cq| cq.strong_count() > 0);
+        }
+        cqs.all.push(Arc::downgrade(cq));
+        Ok(())
+    }
+
+    pub(crate) fn cq_closed(&self) {
+        lock(&self.cqs).open -= 1;
     }
 
     /// The service is gone: tells whoever waits.
     pub(crate) fn device_fatal(&self) {
         self.raise(AsyncEvent::DeviceFatal);
-        let cqs: Vec<_> = lock(&self.cqs).iter().filter_map(Weak::upgrade).collect();
+        let cqs = lock(&self.cqs);
+        let cqs: Vec<_> = cqs.all.iter().filter_map(Weak::upgrade).collect();
         for cq in cqs {
             cq.wake_waiters();
         }
@@ -201,6 +256,7 @@ impl Context {
             }
             DeviceChange::PortError => {
                 self.port_active.store(false, Ordering::Release);
+                self.downs.fetch_add(1, Ordering::Relaxed);
                 self.raise(AsyncEvent::PortError(port));
             }
             DeviceChange::Gids(gids) => {
@@ -221,10 +277,6 @@ impl Context {
         let mut gone = lock(&self.gone);
         let counters = remove();
         gone.add(&counters);
-    }
-
-    pub(crate) fn forget_events_of(&self, qpn: Qpn) {
-        self.forget_events(|event| event.qpn() == Some(qpn));
     }
 
     /// Their object is gone.

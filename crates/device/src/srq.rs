@@ -303,6 +303,10 @@ impl std::fmt::Debug for SrqShared {
 }
 
 impl SrqShared {
+    pub(crate) fn id(&self) -> SrqId {
+        self.id
+    }
+
     pub(crate) fn number(&self) -> Option<Srqn> {
         self.xrc.as_ref().map(|xrc| xrc.number)
     }

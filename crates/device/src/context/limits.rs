@@ -79,13 +79,13 @@ pub struct DeviceLimits {
     pub max_pd: u32,
     /// Address handles: nothing is kept for one, so this is the largest number that a C program can be told.
     pub max_ah: u32,
-    /// Shared receive queues of one context.
+    /// Shared receive queues.
     pub max_srq: u32,
     /// Buffers that one shared receive queue holds.
     pub max_srq_wr: u32,
     /// Scatter/gather elements of one buffer of a shared receive queue.
     pub max_srq_sge: u32,
-    /// XRC domains of one context.
+    /// XRC domains.
     pub max_xrcd: u32,
     /// Multicast groups. The system may allow a process fewer (`net.ipv4.igmp_max_memberships`).
     pub max_mcast_grp: u32,

@@ -163,13 +163,13 @@ impl QpShared {
         overruns: &mut Overruns,
     ) {
         if completion.is_send {
-            if self.send_cq.push(completion, self) == Pushed::Overrun {
+            if self.send_cq.push(completion, self, None) == Pushed::Overrun {
                 overruns.push(Arc::clone(&self.send_cq));
             }
             return;
         }
         let Some(number) = completion.srqn else {
-            let pushed = self.recv_cq.push(completion, self);
+            let pushed = self.recv_cq.push(completion, self, self.srq.as_ref());
             if pushed == Pushed::Overrun {
                 overruns.push(Arc::clone(&self.recv_cq));
             }
@@ -182,7 +182,7 @@ impl QpShared {
         };
         if let Some(srq) = srq
             && let Some(cq) = srq.cq()
-            && cq.push(completion, self) == Pushed::Overrun
+            && cq.push(completion, self, Some(&srq)) == Pushed::Overrun
         {
             // The queue knows only the queue pairs that were made for it.
             cq.attach(self);
