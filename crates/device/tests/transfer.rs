@@ -206,7 +206,7 @@ fn wrong_keys_bounds_domains_and_rights_are_protection_errors() {
     let read_only = b.pd.allocate(16, Access::empty()).expect("region");
     let gone = b.pd.allocate(16, Access::LOCAL_WRITE).expect("region");
     let gone_sge = whole(&gone);
-    gone.deregister();
+    gone.deregister().expect("no window");
     let wrong = [
         ("another domain", whole(&foreign_domain)),
         ("no right to write", whole(&read_only)),

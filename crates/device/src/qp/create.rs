@@ -98,6 +98,7 @@ pub(super) fn engine(
             max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
             shared_receives,
             flow_control: true,
+            mtu: device.max_path_mtu(),
             ..RcConfig::default()
         }))
     };
