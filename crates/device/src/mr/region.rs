@@ -18,7 +18,6 @@
 
 use std::io;
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -288,14 +287,6 @@ impl Registration {
         match &self.backing {
             Backing::Owned(memory) => Ok(memory.atomic(offset, op)),
             Backing::Foreign(memory) => memory.atomic(offset, op),
-        }
-    }
-
-    /// The first byte of memory of the library.
-    pub(super) fn own_start(&self) -> Option<NonNull<u8>> {
-        match &self.backing {
-            Backing::Owned(memory) => Some(memory.start()),
-            Backing::Foreign(_) => None,
         }
     }
 }

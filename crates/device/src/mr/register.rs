@@ -6,6 +6,7 @@ use super::access;
 use super::foreign::ForeignMemory;
 use super::owned::OwnedMemory;
 use super::region::{Backing, RegionInner, Registration};
+use super::table::RegionTable;
 use super::{Access, Region};
 use crate::error::Error;
 use crate::pd::Pd;
@@ -162,31 +163,46 @@ impl Pd {
     ) -> Result<Region, Error> {
         let table = self.context().regions();
         let max = self.context().device().limits.max_mr as usize;
-        let own = match &backing {
-            Backing::Owned(memory) => Some(Arc::clone(memory)),
-            Backing::Foreign(_) => None,
-        };
-        let (key, inner) = table.insert_region(max, |key| {
-            RegionInner::new(Registration {
-                key,
-                pd: self.id(),
-                access,
-                iova,
-                len: len as u64,
-                backing,
-            })
-        })?;
-        Ok(Region {
-            inner,
-            table: Arc::clone(table),
-            key,
-            addr,
+        let registration = Registration {
+            key: 0,
+            pd: self.id(),
+            access,
             iova,
             len: len as u64,
-            access,
-            own,
-        })
+            backing,
+        };
+        enter(table, max, addr, registration)
     }
+}
+
+/// Enters a registration under a fresh key.
+pub(super) fn enter(
+    table: &Arc<RegionTable>,
+    max: usize,
+    addr: u64,
+    registration: Registration,
+) -> Result<Region, Error> {
+    let (iova, len, access) = (registration.iova, registration.len, registration.access);
+    let own = match &registration.backing {
+        Backing::Owned(memory) => Some(Arc::clone(memory)),
+        Backing::Foreign(_) => None,
+    };
+    let (key, inner) = table.insert_region(max, |key| {
+        RegionInner::new(Registration {
+            key,
+            ..registration
+        })
+    })?;
+    Ok(Region {
+        inner,
+        table: Arc::clone(table),
+        key,
+        addr,
+        iova,
+        len,
+        access,
+        own,
+    })
 }
 
 impl Region {

@@ -141,7 +141,6 @@ impl RegionTable {
     /// Frees the type 2 windows that queue pair `qpn` has bound: it is destroyed, or goes to Reset.
     ///
     /// Called with the queue pair's lock held, so that it binds none meanwhile.
-    #[expect(dead_code, reason = "called by the queue pair when it is destroyed")]
     pub(crate) fn release_windows_of(&self, qpn: Qpn) {
         let indices = lock(&self.bound).remove(&qpn).unwrap_or_default();
         for index in indices {

@@ -120,18 +120,7 @@ impl Window {
         let context = pd.context();
         let table = Arc::clone(context.regions());
         let max = context.device().limits.max_mw as usize;
-        let (key, inner) = table.insert_window(max, |key| WindowInner {
-            index: index_of(key),
-            pd: pd.id(),
-            window_type,
-            closed: AtomicBool::new(false),
-            guard: RwLock::new(WindowState {
-                key,
-                binding: None,
-                pd: pd.id(),
-            }),
-            tie: Mutex::new(None),
-        })?;
+        let (key, inner) = WindowInner::insert(&table, max, pd.id(), window_type)?;
         Ok(Self {
             inner,
             table,
@@ -209,6 +198,27 @@ impl std::fmt::Debug for Window {
 }
 
 impl WindowInner {
+    /// Enters a window that is bound to nothing.
+    pub(super) fn insert(
+        table: &RegionTable,
+        max: usize,
+        pd: u32,
+        window_type: WindowType,
+    ) -> Result<(u32, Arc<Self>), Error> {
+        table.insert_window(max, |key| Self {
+            index: index_of(key),
+            pd,
+            window_type,
+            closed: AtomicBool::new(false),
+            guard: RwLock::new(WindowState {
+                key,
+                binding: None,
+                pd,
+            }),
+            tie: Mutex::new(None),
+        })
+    }
+
     pub(super) fn pd(&self) -> u32 {
         self.pd
     }
