@@ -1,6 +1,8 @@
 //! Two devices on one in-memory wire, without a host service.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod ends;
+
 use std::error::Error as StdError;
 use std::io;
 use std::os::fd::OwnedFd;
