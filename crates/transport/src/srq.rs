@@ -138,11 +138,11 @@ impl Srq {
         Ok(())
     }
 
-    /// Changes how many buffers can wait. Those that do keep their order. Allocates.
+    /// Changes how many buffers can wait. Those that do keep their order, and so does the limit, which is never more than they
+    /// are. Allocates.
     ///
     /// # Errors
-    /// [`Error::QueueInUse`]: more wait than would fit; [`Error::AttributeTooLarge`]: the limit that is armed would be out of
-    /// reach. Nothing has changed then.
+    /// [`Error::QueueInUse`]: more wait than would fit. Nothing has changed then.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
         if self.len() > max_wr {
@@ -150,13 +150,6 @@ impl Srq {
                 queue: QUEUE,
                 given: max_wr,
                 outstanding: self.len(),
-            });
-        }
-        if self.limit > max_wr {
-            return Err(Error::AttributeTooLarge {
-                attribute: "srq_limit",
-                given: self.limit,
-                max: max_wr,
             });
         }
         self.config.max_wr = max_wr;

@@ -246,7 +246,14 @@ impl Ud {
                 });
             }
         };
-        let length = wr.check(QpType::Ud)?;
+        let too_long = |given| Error::DatagramTooLong {
+            given,
+            mtu: self.config.mtu,
+        };
+        let length = wr.check(QpType::Ud).map_err(|error| match error {
+            Error::MessageTooLong { given, .. } => too_long(given),
+            other => other,
+        })?;
         let to = wr.ud.ok_or(Error::NoDestination)?;
         if to.av.remote.is_multicast() != (to.remote_qpn == Qpn::MULTICAST) {
             return Err(Error::MulticastQpn {
@@ -256,10 +263,7 @@ impl Ud {
         }
         let _ = self.sq.check(wr)?;
         if length > self.mtu {
-            return Err(Error::DatagramTooLong {
-                given: length.into(),
-                mtu: self.config.mtu,
-            });
+            return Err(too_long(length.into()));
         }
         if flushes {
             self.sq.reserve();

@@ -187,8 +187,8 @@ fn every_drop_has_its_counter_and_takes_no_buffer() {
         b.recv(1, 1000);
         b.take(&packet);
         assert_eq!(b.completions(), [], "{reason:?}");
-        assert_eq!(b.count(reason), 1, "{reason:?}: {:?}", b.counted());
-        assert_eq!(b.counted().len(), 1, "{:?}", b.counted());
+        assert_eq!(b.count(reason), 1, "{reason:?}: {:?}", b.dropped());
+        assert_eq!(b.dropped().len(), 1, "{:?}", b.dropped());
         // The same buffer takes the next good one.
         b.take(&changed(|_| {}));
         assert_eq!(b.outcomes(), [(1, WcStatus::SUCCESS)], "{reason:?}");
@@ -210,7 +210,7 @@ fn a_version_that_a_parsed_packet_shows_is_dropped_too() {
     packet.deth = None;
     take(&packet);
     assert_eq!(
-        b.counted(),
+        b.dropped(),
         [("dropped_malformed", 1), ("dropped_wrong_version", 1)]
     );
 }
@@ -219,7 +219,7 @@ fn a_version_that_a_parsed_packet_shows_is_dropped_too() {
 fn without_a_receive_a_message_is_dropped_and_counted() {
     let mut b = Host::new(2);
     b.take(&changed(|_| {}));
-    assert_eq!(b.counted(), [("dropped_receiver_not_ready", 1)]);
+    assert_eq!(b.dropped(), [("dropped_receiver_not_ready", 1)]);
     assert_eq!(b.ud.state(), QpState::Rts);
     b.recv(1, 44);
     b.take(&changed(|_| {}));
@@ -234,7 +234,7 @@ fn a_message_longer_than_its_buffer_is_dropped_and_the_buffer_waits_on() {
         b.take(&changed(|_| {}));
         assert_eq!(b.outcomes(), [], "{room} bytes");
         assert_eq!(b.ud.state(), QpState::Rts);
-        assert_eq!(b.counted(), [("dropped_no_room", 1)]);
+        assert_eq!(b.dropped(), [("dropped_no_room", 1)]);
     }
 }
 
@@ -252,7 +252,7 @@ fn a_buffer_that_cannot_be_written_is_a_local_protection_error() {
         .unwrap();
         b.take(&changed(|_| {}));
         assert_eq!(b.outcomes(), [(5, WcStatus::LOC_PROT_ERR)]);
-        assert_eq!(b.counted(), [("dropped_not_placed", 1)]);
+        assert_eq!(b.dropped(), [("dropped_not_placed", 1)]);
         assert_eq!(b.ud.state(), QpState::Error);
     }
 }

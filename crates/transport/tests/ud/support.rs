@@ -170,9 +170,10 @@ impl Host {
         self.ud.counters().get(counter)
     }
 
-    /// The counters that are not zero.
-    pub(crate) fn counted(&self) -> Vec<(&'static str, u64)> {
+    /// The reasons for which packets were dropped.
+    pub(crate) fn dropped(&self) -> Vec<(&'static str, u64)> {
         let all = self.ud.counters().iter();
-        all.filter(|(_, value)| *value > 0).collect()
+        all.filter(|(name, value)| name.starts_with("dropped_") && *value > 0)
+            .collect()
     }
 }

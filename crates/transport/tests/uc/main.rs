@@ -1,0 +1,13 @@
+//! Unreliable-connected queue pairs: to each other, over networks that lose, and against packets that break rules.
+#![forbid(unsafe_code)]
+
+mod errors;
+mod ladders;
+mod lifecycle;
+mod loss;
+mod memory;
+mod model;
+mod pace;
+mod pair;
+mod shared;
+mod transfer;

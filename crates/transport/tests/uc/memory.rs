@@ -1,0 +1,248 @@
+//! Memory backed by a `Vec`: ranges that can vanish, keys that peers use, a shared receive queue, windows.
+
+use std::ops::Range;
+
+use oarlock_transport::{
+    AccessFlags, BindWindow, HeldReceive, Memory, MemoryError, RemoteAccess, RemoteAddress, Sge,
+    SharedReceive, Srq,
+};
+use oarlock_wire::{LKey, RKey, Srqn};
+
+/// The only local key.
+pub(crate) const KEY: LKey = LKey(0x51);
+/// The domain of the shared receive queue.
+pub(crate) const DOMAIN: u32 = 77;
+const BASE: u64 = 0x7f00_0000_1000;
+
+/// What a peer may do with a range.
+#[derive(Debug)]
+struct Grant {
+    rkey: RKey,
+    range: Range<u64>,
+    access: AccessFlags,
+}
+
+#[derive(Debug)]
+pub(crate) struct VecMemory {
+    bytes: Vec<u8>,
+    used: usize,
+    vanished: Vec<Range<u64>>,
+    grants: Vec<Grant>,
+    pub(crate) srq: Option<Srq>,
+    /// Keys taken away, in order.
+    pub(crate) invalidated: Vec<RKey>,
+    /// Windows bound, in order.
+    pub(crate) bound: Vec<BindWindow>,
+    /// The answer to the next binding.
+    pub(crate) bind_error: Option<MemoryError>,
+}
+
+impl VecMemory {
+    pub(crate) fn new(len: usize) -> Self {
+        Self {
+            bytes: vec![0xEE; len],
+            used: 0,
+            vanished: Vec::new(),
+            grants: Vec::new(),
+            srq: None,
+            invalidated: Vec::new(),
+            bound: Vec::new(),
+            bind_error: None,
+        }
+    }
+
+    /// A fresh range.
+    pub(crate) fn alloc(&mut self, len: usize) -> Sge {
+        let start = self.used;
+        self.used += len;
+        assert!(
+            self.used <= self.bytes.len(),
+            "the test's memory is too small"
+        );
+        Sge {
+            addr: BASE + start as u64,
+            len: len as u32,
+            lkey: KEY,
+        }
+    }
+
+    /// A fresh range that holds `data`.
+    pub(crate) fn store(&mut self, data: &[u8]) -> Sge {
+        let sge = self.alloc(data.len());
+        let start = (sge.addr - BASE) as usize;
+        self.bytes[start..start + data.len()].copy_from_slice(data);
+        sge
+    }
+
+    pub(crate) fn load(&self, sge: Sge, len: usize) -> Vec<u8> {
+        let start = (sge.addr - BASE) as usize;
+        self.bytes[start..start + len].to_vec()
+    }
+
+    /// The first `len` bytes of a message.
+    pub(crate) fn load_all(&self, sges: &[Sge], len: usize) -> Vec<u8> {
+        let mut all: Vec<u8> = sges
+            .iter()
+            .flat_map(|sge| self.load(*sge, sge.len as usize))
+            .collect();
+        assert!(all.len() >= len);
+        all.truncate(len);
+        all
+    }
+
+    /// From now on nothing of `sge` can be reached.
+    pub(crate) fn vanish(&mut self, sge: Sge) {
+        self.vanished.push(sge.addr..sge.addr + u64::from(sge.len));
+    }
+
+    /// A fresh range that a peer may access so.
+    pub(crate) fn offer(&mut self, len: usize, access: AccessFlags) -> (Sge, RemoteAddress) {
+        let sge = self.alloc(len);
+        let rkey = RKey(0x4000 + self.grants.len() as u32);
+        self.grants.push(Grant {
+            rkey,
+            range: sge.addr..sge.addr + len as u64,
+            access,
+        });
+        let addr = sge.addr;
+        (sge, RemoteAddress { addr, rkey })
+    }
+
+    fn piece(&mut self, addr: u64, len: usize) -> Result<&mut [u8], MemoryError> {
+        let end = addr + len as u64;
+        if self
+            .vanished
+            .iter()
+            .any(|gone| gone.start < end && addr < gone.end)
+        {
+            let len = len as u64;
+            return Err(MemoryError::Unmapped { addr, len });
+        }
+        let start = (addr - BASE) as usize;
+        Ok(&mut self.bytes[start..start + len])
+    }
+
+    /// Calls `copy` with each piece of memory and the part of the message it takes.
+    fn walk(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        mut copy: impl FnMut(&mut [u8], Range<usize>),
+    ) -> Result<(), MemoryError> {
+        let mut skip = offset;
+        let mut done = 0;
+        for sge in sges {
+            let here = u64::from(sge.len);
+            if skip >= here {
+                skip -= here;
+                continue;
+            }
+            if done == len {
+                break;
+            }
+            let take = ((here - skip) as usize).min(len - done);
+            let addr = sge.addr + skip;
+            skip = 0;
+            if sge.lkey != KEY {
+                return Err(MemoryError::InvalidKey(sge.lkey));
+            }
+            copy(self.piece(addr, take)?, done..done + take);
+            done += take;
+        }
+        assert_eq!(done, len, "the engine went beyond its scatter/gather list");
+        Ok(())
+    }
+}
+
+impl Memory for VecMemory {
+    fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.walk(sges, offset, data.len(), |memory, part| {
+            memory.copy_from_slice(&data[part]);
+        })
+    }
+
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let len = out.len();
+        self.walk(sges, offset, len, |memory, part| {
+            out[part].copy_from_slice(memory);
+        })
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), MemoryError> {
+        assert!(len > 0, "asked about no bytes");
+        let grant = self
+            .grants
+            .iter()
+            .find(|grant| grant.rkey == rkey)
+            .ok_or(MemoryError::InvalidRemoteKey(rkey))?;
+        let right = match access {
+            RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
+            RemoteAccess::Read => AccessFlags::REMOTE_READ,
+            RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
+        };
+        if !grant.access.contains(right) {
+            return Err(MemoryError::RemoteAccessDenied { rkey, access });
+        }
+        let end = addr.checked_add(len);
+        if addr < grant.range.start || end.is_none_or(|end| end > grant.range.end) {
+            return Err(MemoryError::OutOfBounds { addr, len });
+        }
+        Ok(())
+    }
+
+    fn write_remote(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.check_remote(rkey, addr, data.len() as u64, RemoteAccess::Write)?;
+        self.piece(addr, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), MemoryError> {
+        let before = self.grants.len();
+        self.grants.retain(|grant| grant.rkey != rkey);
+        if self.grants.len() == before {
+            return Err(MemoryError::InvalidRemoteKey(rkey));
+        }
+        self.invalidated.push(rkey);
+        Ok(())
+    }
+
+    fn bind(&mut self, bind: &BindWindow) -> Result<(), MemoryError> {
+        if let Some(error) = self.bind_error.take() {
+            return Err(error);
+        }
+        self.bound.push(*bind);
+        Ok(())
+    }
+
+    fn scatter_held(
+        &mut self,
+        held: &HeldReceive,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        assert_eq!(
+            held.domain, DOMAIN,
+            "the buffer keeps its queue's protection domain"
+        );
+        self.scatter(&held.sges, offset, data)
+    }
+
+    fn take_shared_receive(&mut self, srqn: Option<Srqn>, into: &mut HeldReceive) -> SharedReceive {
+        assert_eq!(srqn, None, "only XRC names a queue");
+        let Some(srq) = &mut self.srq else {
+            return SharedReceive::NoSuchQueue;
+        };
+        if !srq.take(into) {
+            return SharedReceive::Empty;
+        }
+        into.domain = DOMAIN;
+        SharedReceive::Taken
+    }
+}
