@@ -141,10 +141,15 @@ impl<W: Copy> WorkQueue<W> {
     }
 
     fn check_depth(&self) -> Result<(), Error> {
-        if self.outstanding as usize == self.wqes.len() {
+        self.check_room(0)
+    }
+
+    /// Whether there is a place behind `ahead` requests that are to be posted before.
+    pub(crate) fn check_room(&self, ahead: usize) -> Result<(), Error> {
+        if self.outstanding as usize + ahead >= self.wqes.len() {
             return Err(Error::QueueFull {
                 queue: self.name,
-                depth: self.outstanding,
+                depth: self.wqes.len() as u32,
             });
         }
         Ok(())
@@ -156,7 +161,11 @@ impl<W: Copy> WorkQueue<W> {
     }
 
     fn sges(&self, serial: u64, count: u32) -> &[Sge] {
-        &self.sges[self.first_sge(serial)..][..count as usize]
+        self.sges_at(self.slot(serial), count)
+    }
+
+    fn sges_at(&self, slot: usize, count: u32) -> &[Sge] {
+        &self.sges[slot * self.max_sge as usize..][..count as usize]
     }
 
     /// Keeps the scatter/gather list of the entry that is about to be appended; gives its length.
@@ -217,13 +226,20 @@ impl<W: Copy> SendQueue<W> {
     }
 
     pub(crate) fn source(&self, serial: u64) -> Source<'_> {
-        let wqe = self.get(serial);
-        if wqe.is_inline {
-            let first = self.slot(serial) * self.max_inline as usize;
+        self.entry(serial).1
+    }
+
+    /// An entry, and where its bytes are.
+    pub(crate) fn entry(&self, serial: u64) -> (&SendWqe<W>, Source<'_>) {
+        let slot = self.slot(serial);
+        let wqe = &self.wqes[slot];
+        let source = if wqe.is_inline {
+            let first = slot * self.max_inline as usize;
             Source::Inline(&self.inline[first..][..wqe.length as usize])
         } else {
-            Source::Sges(self.sges(serial, wqe.sge_count))
-        }
+            Source::Sges(self.sges_at(slot, wqe.sge_count))
+        };
+        (wqe, source)
     }
 
     /// The length of the message, or the limit that the request breaks. Of the length itself nothing is demanded.
@@ -306,8 +322,9 @@ impl RecvQueue {
         if self.is_empty() {
             return None;
         }
-        let wqe = *self.get(self.head);
-        Some((wqe, self.sges(self.head, wqe.sge_count)))
+        let slot = self.slot(self.head);
+        let wqe = self.wqes[slot];
+        Some((wqe, self.sges_at(slot, wqe.sge_count)))
     }
 }
 

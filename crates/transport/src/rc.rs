@@ -24,10 +24,12 @@
 mod config;
 mod credits;
 mod drain;
+mod headers;
 mod in_flight;
 mod local_ops;
 mod messages;
 mod one_sided;
+mod opcodes;
 mod post;
 mod receives;
 mod requester;
@@ -42,7 +44,6 @@ mod timers;
 
 use std::collections::VecDeque;
 
-use oarlock_wire::base::Operation;
 use oarlock_wire::{AddressVector, Bth, Packet, PacketHeader, Qpn, Time, WireErrorKind};
 
 use crate::attr::{AttrMask, QpAttr, QpState, transition};
@@ -56,6 +57,7 @@ use crate::receive::Buffers;
 use crate::vendor::VendorError;
 use crate::work::SendOp;
 pub use config::{QpEvent, RcConfig, RcKind};
+use opcodes::{Meaning, Service};
 use requester::{Requester, Way};
 use responder::Responder;
 
@@ -257,15 +259,16 @@ impl Rc {
         memory: &mut dyn Memory,
     ) {
         self.counters.count(Counter::PacketsReceived);
-        let is_response = packet.bth.opcode.is_response();
-        if let Err(reason) = self.admit(from, packet, is_response) {
-            self.counters.count(reason);
-        } else if !is_response {
-            self.on_request(packet, memory);
-        } else if packet.bth.opcode.operation() == Operation::Acknowledge {
-            self.on_acknowledge(now, packet);
-        } else {
-            self.on_result(now, packet, memory);
+        let meaning = Meaning::of(packet.bth.opcode);
+        if let Err(reason) = self.admit(from, packet, meaning.service.is_response()) {
+            return self.counters.count(reason);
+        }
+        match meaning.service {
+            Service::Acknowledge => self.on_acknowledge(now, packet),
+            Service::ReadResponse | Service::AtomicAcknowledge => {
+                self.on_result(now, packet, meaning, memory);
+            }
+            _ => self.on_request(packet, meaning, memory),
         }
     }
 
@@ -298,7 +301,9 @@ impl Rc {
         if !pkeys_match(bth.pkey, self.attr.pkey) {
             return Err(Counter::DroppedWrongPkey);
         }
-        if from.peer() != self.attr.av.peer() || from.local != self.attr.av.local {
+        let av = &self.attr.av;
+        let is_same = from.remote == av.remote && from.scope_id == av.scope_id;
+        if from.local != av.local || !(is_same || from.peer() == av.peer()) {
             return Err(Counter::DroppedWrongSource);
         }
         Ok(())
@@ -323,20 +328,18 @@ impl Rc {
         memory: &mut dyn Memory,
         out: &mut PacketBuf,
     ) -> Option<Transmit> {
-        let request = if self.responder.responses.gives_way() {
-            self.next_request(now, memory, out)
-        } else {
-            None
-        };
-        let len = match request {
-            Some(len) => {
-                self.responder.responses.note_request();
-                len
+        let len = if self.responder.responses.is_empty() {
+            self.next_request(now, memory, out)?
+        } else if self.responder.responses.gives_way() {
+            match self.next_request(now, memory, out) {
+                Some(len) => {
+                    self.responder.responses.note_request();
+                    len
+                }
+                None => self.next_response(memory, out)?,
             }
-            None => match self.next_response(memory, out) {
-                Some(len) => len,
-                None => self.next_request(now, memory, out)?,
-            },
+        } else {
+            self.next_response(memory, out)?
         };
         self.counters.count(Counter::PacketsSent);
         Some(Transmit {

@@ -108,12 +108,46 @@ impl Buffers {
         offset: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
-        match self.own.front() {
-            _ if data.is_empty() => Ok(()),
-            _ if self.is_held => memory.scatter_held(&self.held, offset, data),
-            Some((_, sges)) => memory.scatter(sges, offset, data),
-            None => Ok(()),
+        self.place_if_it_fits(memory, offset, data)
+            .unwrap_or(Ok(()))
+    }
+
+    /// Places bytes into the current buffer; `None` if there is none, or it takes fewer.
+    #[inline]
+    pub(crate) fn place_if_it_fits(
+        &self,
+        memory: &mut dyn Memory,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Result<(), MemoryError>> {
+        if self.is_shared {
+            return self.place_held(memory, offset, data);
         }
+        let (wqe, sges) = self.own.front()?;
+        if offset + data.len() as u64 > wqe.capacity {
+            return None;
+        }
+        Some(if data.is_empty() {
+            Ok(())
+        } else {
+            memory.scatter(sges, offset, data)
+        })
+    }
+
+    fn place_held(
+        &self,
+        memory: &mut dyn Memory,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Result<(), MemoryError>> {
+        if offset + data.len() as u64 > self.capacity()? {
+            return None;
+        }
+        Some(if data.is_empty() {
+            Ok(())
+        } else {
+            memory.scatter_held(&self.held, offset, data)
+        })
     }
 
     /// The current buffer is done with; gives its `wr_id`. Of a shared queue only what is held is ever given.

@@ -8,7 +8,8 @@
 use oarlock_wire::{Ieth, Packet};
 
 use super::Rc;
-use super::responder::{Executed, Message, Part, Refusal, Write};
+use super::opcodes::Meaning;
+use super::responder::{Executed, Message, Refusal, Write};
 use crate::attr::AccessFlags;
 use crate::completion::{WcOpcode, WcStatus};
 use crate::counters::Counter;
@@ -19,7 +20,7 @@ use crate::work::MAX_MESSAGE_LEN;
 impl Rc {
     pub(super) fn execute_send(
         &mut self,
-        part: Part,
+        part: Meaning,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<Executed, Refusal> {
@@ -57,7 +58,7 @@ impl Rc {
 
     pub(super) fn execute_write(
         &mut self,
-        part: Part,
+        part: Meaning,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<Executed, Refusal> {
@@ -131,7 +132,7 @@ impl Rc {
     }
 
     /// A first or middle packet is full and without padding, a last one not empty, none longer than the path MTU.
-    const fn check_length(&self, part: Part, packet: &Packet<'_>) -> Result<(), Refusal> {
+    const fn check_length(&self, part: Meaning, packet: &Packet<'_>) -> Result<(), Refusal> {
         let len = packet.payload.len() as u64;
         let mtu = self.mtu as u64;
         let is_valid = if !part.is_last {

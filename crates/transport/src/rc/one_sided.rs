@@ -5,10 +5,10 @@
 //! as many results as the peer may have atomics outstanding. IBA Vol. 1 ch. 9 "RDMA READ", "Atomic operations", "Duplicate
 //! requests".
 
-use oarlock_wire::base::Operation;
 use oarlock_wire::{Packet, Psn, Reth};
 
 use super::Rc;
+use super::opcodes::Service;
 use super::responder::{Executed, Refusal};
 use super::responses::ReadJob;
 use crate::attr::AccessFlags;
@@ -45,6 +45,7 @@ impl Rc {
 
     pub(super) fn execute_atomic(
         &mut self,
+        service: Service,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<Executed, Refusal> {
@@ -59,7 +60,7 @@ impl Rc {
         if !eth.addr.is_multiple_of(8) {
             return Err(Refusal::invalid(VendorError::MISALIGNED));
         }
-        let op = if packet.bth.opcode.operation() == Operation::CompareSwap {
+        let op = if service == Service::CompareSwap {
             AtomicOp::CompareSwap {
                 compare: eth.compare,
                 swap: eth.swap_add,
@@ -94,11 +95,11 @@ impl Rc {
     }
 
     /// Answers a request that was executed before.
-    pub(super) fn repeat(&mut self, packet: &Packet<'_>) {
-        match packet.bth.opcode.operation() {
-            Operation::RdmaReadRequest => self.repeat_read(packet),
-            Operation::CompareSwap | Operation::FetchAdd => self.repeat_atomic(packet.bth.psn),
-            Operation::Send | Operation::RdmaWrite => {
+    pub(super) fn repeat(&mut self, packet: &Packet<'_>, service: Service) {
+        match service {
+            Service::Read => self.repeat_read(packet),
+            Service::CompareSwap | Service::FetchAdd => self.repeat_atomic(packet.bth.psn),
+            Service::Send | Service::Write => {
                 if packet.bth.ack_request {
                     self.repeat_ack(packet.bth.psn);
                 }

@@ -22,6 +22,35 @@ impl Rc {
     /// time: [`Error::WrongState`] before [`QpState::Rts`], [`Error::QueueFull`].
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
+        let length = self.check_send(wr)?;
+        if self.state == QpState::Error {
+            self.sq.reserve();
+            self.counters.count(Counter::SendsFlushed);
+            self.push_flushed(wr.wr_id, wr.op.wc_opcode(), true);
+            return Ok(());
+        }
+        let psns = self.psns(&wr.op, length);
+        let way = self.requester.assign(psns, wr.fence, wr.xrc_srqn);
+        let signaled = wr.signaled || self.config.sq_sig_all;
+        self.sq.push(wr, signaled, length, way);
+        Ok(())
+    }
+
+    /// Whether [`post_send`](Self::post_send) would take all of these requests, one after the other. Nothing is posted.
+    ///
+    /// # Errors
+    /// Those of `post_send`, with the index of the first request that would be refused.
+    pub fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        for (index, wr) in wrs.iter().enumerate() {
+            let checked = self.check_send(wr);
+            let fits = checked.and_then(|_| self.sq.check_room(index));
+            fits.map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
+    /// The length of the message, or the rule that the request breaks.
+    fn check_send(&self, wr: &SendWr<'_>) -> Result<u32, Error> {
         let length = wr.check(self.config.kind.qp_type())?;
         if !matches!(self.state, QpState::Rts | QpState::Sqd | QpState::Error) {
             return Err(Error::WrongState {
@@ -35,17 +64,7 @@ impl Rc {
                 operation: wr.op.name(),
             });
         }
-        if self.state == QpState::Error {
-            self.sq.reserve();
-            self.counters.count(Counter::SendsFlushed);
-            self.push_flushed(wr.wr_id, wr.op.wc_opcode(), true);
-            return Ok(());
-        }
-        let psns = self.psns(&wr.op, length);
-        let way = self.requester.assign(psns, wr.fence, wr.xrc_srqn);
-        let signaled = wr.signaled || self.config.sq_sig_all;
-        self.sq.push(wr, signaled, length, way);
-        Ok(())
+        Ok(length)
     }
 
     /// How many PSNs a request takes: its packets, or those of its response.

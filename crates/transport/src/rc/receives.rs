@@ -35,23 +35,19 @@ impl Rc {
         data: &[u8],
         memory: &mut dyn Memory,
     ) -> Result<(), Refusal> {
-        let Some(capacity) = self.rq.capacity() else {
-            return Err(Refusal::NotReady);
-        };
-        if placed + data.len() as u64 > capacity {
-            return Err(Refusal::buffer(
-                NakCode::INVALID_REQUEST,
-                WcStatus::LOC_LEN_ERR,
-                VendorError::MESSAGE_TOO_LONG,
-            ));
-        }
-        self.rq.place(memory, placed, data).map_err(|error| {
-            Refusal::buffer(
+        match self.rq.place_if_it_fits(memory, placed, data) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(Refusal::buffer(
                 NakCode::REMOTE_OPERATIONAL_ERROR,
                 WcStatus::LOC_PROT_ERR,
                 error.into(),
-            )
-        })
+            )),
+            None => Err(Refusal::buffer(
+                NakCode::INVALID_REQUEST,
+                WcStatus::LOC_LEN_ERR,
+                VendorError::MESSAGE_TOO_LONG,
+            )),
+        }
     }
 
     /// The message is complete: its buffer is, too.

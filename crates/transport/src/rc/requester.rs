@@ -25,7 +25,7 @@
 
 use core::time::Duration;
 
-use oarlock_wire::{Psn, RKey, Srqn, Time};
+use oarlock_wire::{AtomicEth, Opcode, Psn, RKey, Srqn, Time};
 
 use super::Rc;
 use super::credits::MESSAGE_MASK;
@@ -38,7 +38,7 @@ use crate::memory::Memory;
 use crate::packet::PacketBuf;
 use crate::queue::{PsnRange, SendWqe};
 use crate::vendor::VendorError;
-use crate::work::{BindWindow, SendOp};
+use crate::work::{BindWindow, RemoteAddress, SendOp};
 
 /// What an entry of the send queue needs beside its message, fixed when it is posted: a repetition must use the same.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,9 +86,9 @@ pub(super) enum Step {
     /// Send a packet of a SEND or WRITE.
     Message,
     /// Ask for a piece of a READ.
-    Read,
+    Read(RemoteAddress),
     /// Send an atomic request.
-    Atomic,
+    Atomic(Opcode, AtomicEth),
     /// Execute a local invalidate.
     Invalidate(RKey),
     /// Execute a bind.
@@ -149,6 +149,7 @@ impl Rc {
     }
 
     /// What the entry at the cursor may do now.
+    #[inline]
     pub(super) fn next_step(&self) -> Option<Step> {
         let requester = &self.requester;
         if requester.cursor == self.sq.tail()
@@ -178,13 +179,22 @@ impl Rc {
             SendOp::BindWindow(bind) => {
                 (requester.cursor == self.sq.head()).then_some(Step::Bind(bind))
             }
-            SendOp::Read(_) => {
+            SendOp::Read(remote) => {
                 let packets = self.piece_end(wqe) - requester.packet;
-                self.may_ask_for(packets).then_some(Step::Read)
+                self.may_ask_for(packets).then_some(Step::Read(remote))
             }
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-                self.may_ask_for(1).then_some(Step::Atomic)
-            }
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => self.may_ask_for(1).then(|| {
+                let operands = atomic_eth(remote, swap, compare);
+                Step::Atomic(Opcode::RC_COMPARE_SWAP, operands)
+            }),
+            SendOp::FetchAdd { remote, add } => self.may_ask_for(1).then(|| {
+                let operands = atomic_eth(remote, add, 0);
+                Step::Atomic(Opcode::RC_FETCH_ADD, operands)
+            }),
             _ => {
                 let has_credit = requester.in_flight.len() == 0 || !self.lacks_credit(wqe);
                 let fits = requester.packets_waiting() < self.config.window;
@@ -218,8 +228,10 @@ impl Rc {
         loop {
             match self.next_step()? {
                 Step::Message => return self.message_packet(now, memory, out),
-                Step::Read => return Some(self.read_packet(now, out)),
-                Step::Atomic => return Some(self.atomic_packet(now, out)),
+                Step::Read(remote) => return Some(self.read_packet(now, remote, out)),
+                Step::Atomic(opcode, operands) => {
+                    return Some(self.atomic_packet(now, (opcode, operands), out));
+                }
                 Step::Invalidate(rkey) => {
                     let executed = memory.invalidate(rkey);
                     self.finish_local(executed);
@@ -253,5 +265,14 @@ impl Rc {
 
     pub(super) fn ack_wait(&self) -> Option<Duration> {
         (self.attr.timeout.get() != 0).then(|| self.attr.timeout.to_duration())
+    }
+}
+
+const fn atomic_eth(remote: RemoteAddress, swap_add: u64, compare: u64) -> AtomicEth {
+    AtomicEth {
+        addr: remote.addr,
+        rkey: remote.rkey,
+        swap_add,
+        compare,
     }
 }

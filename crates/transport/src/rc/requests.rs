@@ -1,13 +1,13 @@
 //! Request packets, built from the entry at the cursor.
 
-use oarlock_wire::packet::padding;
-use oarlock_wire::{AtomicEth, Bth, Ieth, ImmDt, Opcode, PacketHeader, Reth, Time, XrcEth};
+use oarlock_wire::{AtomicEth, Bth, Ieth, ImmDt, Opcode, Reth, Time, XrcEth};
 
 use super::Rc;
+use super::headers::Headers;
 use super::requester::Way;
 use crate::counters::Counter;
 use crate::memory::Memory;
-use crate::packet::{PacketBuf, emit, request_opcode};
+use crate::packet::{PacketBuf, request_opcode};
 use crate::queue::SendWqe;
 use crate::work::{RemoteAddress, SendOp};
 
@@ -20,51 +20,44 @@ impl Rc {
         out: &mut PacketBuf,
     ) -> Option<usize> {
         let serial = self.requester.cursor;
-        let wqe = self.sq.get(serial);
+        let (wqe, source) = self.sq.entry(serial);
         let index = self.requester.packet;
         let (is_first, is_last) = (index == 0, index + 1 == wqe.way.psns.count);
         let offset = u64::from(index) * u64::from(self.mtu);
         let payload_len = (u64::from(wqe.length) - offset).min(u64::from(self.mtu)) as usize;
-        let opcode = request_opcode(&wqe.op, is_first, is_last);
         let is_probe = self.lacks_credit(wqe);
-        let asks = is_last
-            || self.requester.packets_waiting() + 1 == self.config.window
-            || (index + 1).is_multiple_of(self.config.ack_interval)
-            || is_probe;
-        let mut header = self.request_header(wqe, opcode, asks);
-        header.bth.solicited = is_last && wqe.solicited;
-        match wqe.op {
-            SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) if is_first => {
-                header.reth = Some(reth(remote, 0, wqe.length));
-            }
-            _ => {}
+        let bth = Bth {
+            solicited: is_last && wqe.solicited,
+            ack_request: is_last
+                || self.requester.packets_waiting() + 1 == self.config.window
+                || (index + 1).is_multiple_of(self.config.ack_interval)
+                || is_probe,
+            ..self.request_bth(request_opcode(&wqe.op, is_first, is_last))
+        };
+        let mut headers = self.request_headers(wqe, bth, payload_len, out);
+        if is_first || is_last {
+            put_message_headers(&mut headers, wqe, is_first, is_last);
         }
-        match wqe.op {
-            SendOp::SendWithImm(imm) | SendOp::WriteWithImm(_, imm) if is_last => {
-                header.immdt = Some(ImmDt(imm));
-            }
-            SendOp::SendWithInvalidate(rkey) if is_last => header.ieth = Some(Ieth(rkey)),
-            _ => {}
-        }
-        let mut len = emit(&header, payload_len, out);
-        let payload = &mut out[len..len + payload_len];
-        if let Err(error) = self.sq.source(serial).read(memory, offset, payload) {
+        if let Err(error) = source.read(memory, offset, headers.payload()) {
             self.requester.unreadable = Some((serial, error.into()));
             self.fail_unreadable();
             return None;
         }
-        len += payload_len;
-        let pad = padding(payload_len);
-        out[len..len + pad].fill(0);
+        let len = headers.finish();
         if is_probe {
             self.counters.count(Counter::CreditStalls);
         }
         self.note_sent(now, 1, is_last);
-        Some(len + pad)
+        Some(len)
     }
 
     /// The request for one piece of a READ, or for what of it is missing.
-    pub(super) fn read_packet(&mut self, now: Time, out: &mut PacketBuf) -> usize {
+    pub(super) fn read_packet(
+        &mut self,
+        now: Time,
+        remote: RemoteAddress,
+        out: &mut PacketBuf,
+    ) -> usize {
         let wqe = self.sq.get(self.requester.cursor);
         let (start, end) = (self.requester.packet, self.piece_end(wqe));
         let is_last = end == wqe.way.psns.count;
@@ -74,39 +67,37 @@ impl Rc {
         } else {
             (end - start) * self.mtu
         };
-        let mut header = self.request_header(wqe, Opcode::RC_RDMA_READ_REQUEST, true);
-        if let SendOp::Read(remote) = wqe.op {
-            header.reth = Some(reth(remote, offset, len));
-        }
+        let bth = Bth {
+            ack_request: true,
+            ..self.request_bth(Opcode::RC_RDMA_READ_REQUEST)
+        };
+        let mut headers = self.request_headers(wqe, bth, 0, out);
+        headers.put(|out| reth(remote, offset, len).emit(out));
         if !start.is_multiple_of(self.config.piece()) {
-            self.requester.asked_from = Some(header.bth.psn);
+            self.requester.asked_from = Some(bth.psn);
         }
+        let len = headers.finish();
         self.note_asked(now, end - start, is_last);
-        emit(&header, 0, out)
+        len
     }
 
-    pub(super) fn atomic_packet(&mut self, now: Time, out: &mut PacketBuf) -> usize {
+    /// The request of an atomic operation.
+    pub(super) fn atomic_packet(
+        &mut self,
+        now: Time,
+        (opcode, operands): (Opcode, AtomicEth),
+        out: &mut PacketBuf,
+    ) -> usize {
         let wqe = self.sq.get(self.requester.cursor);
-        let (opcode, remote, swap_add, compare) = match wqe.op {
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => (Opcode::RC_COMPARE_SWAP, remote, swap, compare),
-            SendOp::FetchAdd { remote, add } => (Opcode::RC_FETCH_ADD, remote, add, 0),
-            ref other => unreachable!("{} is no atomic operation", other.name()),
+        let bth = Bth {
+            ack_request: true,
+            ..self.request_bth(opcode)
         };
-        let RemoteAddress { addr, rkey } = remote;
-        let header = self
-            .request_header(wqe, opcode, true)
-            .with_atomic_eth(AtomicEth {
-                addr,
-                rkey,
-                swap_add,
-                compare,
-            });
+        let mut headers = self.request_headers(wqe, bth, 0, out);
+        headers.put(|out| operands.emit(out));
+        let len = headers.finish();
         self.note_asked(now, 1, true);
-        emit(&header, 0, out)
+        len
     }
 
     /// A READ request or atomic leaves, to be answered by `packets` packets.
@@ -116,23 +107,52 @@ impl Rc {
         self.note_sent(now, packets, is_last);
     }
 
-    fn request_header(
-        &self,
-        wqe: &SendWqe<Way>,
-        opcode: Opcode,
-        ack_request: bool,
-    ) -> PacketHeader {
+    fn request_bth(&self, opcode: Opcode) -> Bth {
         let opcode = opcode.of(self.config.kind.class());
         let psn = self.requester.in_flight.next();
-        let bth = Bth {
+        Bth {
             pkey: self.attr.pkey,
-            ack_request,
             ..Bth::new(opcode, self.attr.dest_qpn, psn)
-        };
-        PacketHeader {
-            xrceth: wqe.way.srqn.map(|srqn| XrcEth { srqn }),
-            ..PacketHeader::new(bth)
         }
+    }
+
+    fn request_headers<'a>(
+        &self,
+        wqe: &SendWqe<Way>,
+        bth: Bth,
+        payload_len: usize,
+        out: &'a mut PacketBuf,
+    ) -> Headers<'a> {
+        let mut headers = Headers::of(bth, payload_len, out);
+        if let Some(srqn) = wqe.way.srqn {
+            headers.put(|out| XrcEth { srqn }.emit(out));
+        }
+        headers
+    }
+}
+
+/// What the first and the last packet of a SEND or WRITE say of the message.
+fn put_message_headers(
+    headers: &mut Headers<'_>,
+    wqe: &SendWqe<Way>,
+    is_first: bool,
+    is_last: bool,
+) {
+    match wqe.op {
+        SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) if is_first => {
+            headers.put(|out| reth(remote, 0, wqe.length).emit(out));
+        }
+        _ => {}
+    }
+    if !is_last {
+        return;
+    }
+    match wqe.op {
+        SendOp::SendWithImm(imm) | SendOp::WriteWithImm(_, imm) => {
+            headers.put(|out| ImmDt(imm).emit(out));
+        }
+        SendOp::SendWithInvalidate(rkey) => headers.put(|out| Ieth(rkey).emit(out)),
+        _ => {}
     }
 }
 

@@ -35,9 +35,9 @@
 
 use std::collections::VecDeque;
 
-use oarlock_wire::base::Operation;
 use oarlock_wire::{NakCode, Packet, Psn, RKey, RnrTimer, Syndrome};
 
+use super::opcodes::{Meaning, Service};
 use super::responses::Responses;
 use super::{QpEvent, Rc};
 use crate::attr::QpAttr;
@@ -90,22 +90,6 @@ pub(super) struct Write {
     pub(super) left: u32,
     /// Bytes in all.
     pub(super) total: u32,
-}
-
-/// What a request packet belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Service {
-    Send,
-    Write,
-    Read,
-    Atomic,
-}
-
-/// The position of a packet in its message.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    pub(super) is_first: bool,
-    pub(super) is_last: bool,
 }
 
 /// Why a request cannot be executed.
@@ -234,7 +218,12 @@ impl Rc {
         self.responder.refusals = self.responder.refusals.saturating_add(1);
     }
 
-    pub(super) fn on_request(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) {
+    pub(super) fn on_request(
+        &mut self,
+        packet: &Packet<'_>,
+        meaning: Meaning,
+        memory: &mut dyn Memory,
+    ) {
         // Deviation: the specification reports this in Rtr only. rdma_accept goes to Rts before the peer has even seen the
         // REP, so that a passive side whose RTU is lost would never be told.
         if !self.responder.is_established {
@@ -243,13 +232,13 @@ impl Rc {
         }
         let psn = packet.bth.psn;
         if psn == self.responder.expected {
-            match self.execute(packet, memory) {
+            match self.execute(packet, meaning, memory) {
                 Ok(executed) => self.on_executed(&executed, packet.bth.ack_request),
                 Err(refusal) => self.refuse(&refusal),
             }
         } else if psn.is_before(self.responder.expected) {
             self.counters.count(Counter::DuplicateRequests);
-            self.repeat(packet);
+            self.repeat(packet, meaning.service);
         } else {
             self.counters.count(Counter::DroppedOutOfOrder);
             if !self.responder.gap_reported {
@@ -283,23 +272,19 @@ impl Rc {
     fn execute(
         &mut self,
         packet: &Packet<'_>,
+        meaning: Meaning,
         memory: &mut dyn Memory,
     ) -> Result<Executed, Refusal> {
-        let Some(service) = service(packet) else {
+        if meaning.service == Service::Unknown {
             return Err(Refusal::invalid(VendorError::OPCODE_UNSUPPORTED));
-        };
-        let position = packet.bth.opcode.position();
-        let part = Part {
-            is_first: position.is_start(),
-            is_last: position.is_end(),
-        };
-        match (&self.responder.message, service, part.is_first) {
+        }
+        match (&self.responder.message, meaning.service, meaning.is_first) {
             (Message::None, _, true)
             | (Message::Send { .. }, Service::Send, false)
             | (Message::Write(_), Service::Write, false) => {}
             _ => return Err(Refusal::invalid(VendorError::OPCODE_SEQUENCE)),
         }
-        if self.responder.refusals > 0 && part.is_first {
+        if self.responder.refusals > 0 && meaning.is_first {
             self.responder.refusals -= 1;
             self.counters.count(Counter::RnrInjected);
             return Err(Refusal::NotReady);
@@ -309,11 +294,11 @@ impl Rc {
         {
             return Err(Refusal::invalid(VendorError::NO_SHARED_QUEUE));
         }
-        match service {
-            Service::Send => self.execute_send(part, packet, memory),
-            Service::Write => self.execute_write(part, packet, memory),
+        match meaning.service {
+            Service::Send => self.execute_send(meaning, packet, memory),
+            Service::Write => self.execute_write(meaning, packet, memory),
             Service::Read => self.execute_read(packet, memory),
-            Service::Atomic => self.execute_atomic(packet, memory),
+            _ => self.execute_atomic(meaning.service, packet, memory),
         }
     }
 
@@ -344,15 +329,4 @@ impl Rc {
         }
         self.enter_error(VendorError::FLUSHED_BY_RECEIVE);
     }
-}
-
-/// `None` for reserved opcodes, and those of reliable datagrams.
-const fn service(packet: &Packet<'_>) -> Option<Service> {
-    Some(match packet.bth.opcode.operation() {
-        Operation::Send => Service::Send,
-        Operation::RdmaWrite => Service::Write,
-        Operation::RdmaReadRequest => Service::Read,
-        Operation::CompareSwap | Operation::FetchAdd => Service::Atomic,
-        _ => return None,
-    })
 }

@@ -6,16 +6,14 @@
 
 use std::collections::VecDeque;
 
-use oarlock_wire::packet::padding;
-use oarlock_wire::{
-    Aeth, AtomicAckEth, Bth, NakCode, Opcode, PacketHeader, Psn, RKey, Srqn, Syndrome,
-};
+use oarlock_wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Psn, RKey, Srqn, Syndrome};
 
 use super::Rc;
+use super::headers::Headers;
 use super::responder::Refusal;
 use crate::counters::Counter;
 use crate::memory::{Memory, MemoryError};
-use crate::packet::{PacketBuf, emit};
+use crate::packet::PacketBuf;
 
 /// ACKs and NAKs that may wait beside what READs and atomics need. ACKs are merged, so that more than one waits only when gaps
 /// and packets alternate.
@@ -254,15 +252,18 @@ impl Rc {
         match self.responder.responses.pop()? {
             Response::Acknowledge(acknowledge) => {
                 self.count_acknowledge(acknowledge.syndrome);
-                let header = self.response_header(Opcode::RC_ACKNOWLEDGE, &acknowledge);
-                Some(emit(&header, 0, out))
+                let bth = self.response_bth(Opcode::RC_ACKNOWLEDGE, acknowledge.psn);
+                let mut headers = Headers::of(bth, 0, out);
+                headers.put(|out| acknowledge.aeth().emit(out));
+                Some(headers.finish())
             }
             Response::Atomic(acknowledge, original, _) => {
                 self.counters.count(Counter::AtomicResponsesSent);
-                let header = self
-                    .response_header(Opcode::RC_ATOMIC_ACKNOWLEDGE, &acknowledge)
-                    .with_atomic_ack_eth(AtomicAckEth { original });
-                Some(emit(&header, 0, out))
+                let bth = self.response_bth(Opcode::RC_ATOMIC_ACKNOWLEDGE, acknowledge.psn);
+                let mut headers = Headers::of(bth, 0, out);
+                headers.put(|out| acknowledge.aeth().emit(out));
+                headers.put(|out| AtomicAckEth { original }.emit(out));
+                Some(headers.finish())
             }
             // Was sent above, or has failed and is gone.
             Response::Read(_) => None,
@@ -284,29 +285,25 @@ impl Rc {
             (false, false) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
             (false, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
         };
-        let acknowledge = Acknowledge {
-            psn: job.psn,
-            syndrome: self.ack_syndrome(),
-            msn: job.msn,
-        };
-        let mut header = self.response_header(opcode, &acknowledge);
-        if !job.is_first && !is_last {
-            header.aeth = None;
-        }
         let payload_len = payload_len as usize;
-        let len = emit(&header, payload_len, out);
-        let payload = &mut out[len..len + payload_len];
+        let bth = self.response_bth(opcode, job.psn);
+        let mut headers = Headers::of(bth, payload_len, out);
+        if job.is_first || is_last {
+            let aeth = Aeth {
+                syndrome: self.ack_syndrome(),
+                msn: job.msn,
+            };
+            headers.put(|out| aeth.emit(out));
+        }
         if payload_len > 0 {
             if let Some(srqn) = job.srqn
                 && !memory.select_shared(srqn)
             {
                 return Err(MemoryError::InvalidRemoteKey(job.rkey));
             }
-            memory.read_remote(job.rkey, job.addr, payload)?;
+            memory.read_remote(job.rkey, job.addr, headers.payload())?;
         }
-        let end = len + payload_len;
-        let pad = padding(payload_len);
-        out[end..end + pad].fill(0);
+        let len = headers.finish();
         self.counters.count(Counter::ReadResponsesSent);
         let responses = &mut self.responder.responses;
         responses.data_was_sent = true;
@@ -318,7 +315,7 @@ impl Rc {
             next.left = job.left - payload_len as u32;
             next.is_first = false;
         }
-        Ok(end + pad)
+        Ok(len)
     }
 
     /// Memory that was to be read is not there any more: the peer is told in place of the data, and of all that was to follow.
@@ -347,16 +344,21 @@ impl Rc {
         self.counters.count(code);
     }
 
-    fn response_header(&self, opcode: Opcode, acknowledge: &Acknowledge) -> PacketHeader {
+    fn response_bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         let opcode = opcode.of(self.config.kind.class());
-        let bth = Bth {
+        Bth {
             pkey: self.attr.pkey,
-            ..Bth::new(opcode, self.attr.dest_qpn, acknowledge.psn)
-        };
-        PacketHeader::new(bth).with_aeth(Aeth {
-            syndrome: acknowledge.syndrome,
-            msn: acknowledge.msn,
-        })
+            ..Bth::new(opcode, self.attr.dest_qpn, psn)
+        }
+    }
+}
+
+impl Acknowledge {
+    const fn aeth(&self) -> Aeth {
+        Aeth {
+            syndrome: self.syndrome,
+            msn: self.msn,
+        }
     }
 }
 

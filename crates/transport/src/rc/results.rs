@@ -17,10 +17,10 @@
 //!
 //! IBA Vol. 1 ch. 9 "RDMA READ responses", "Requester: response format", "Bad response".
 
-use oarlock_wire::base::{Operation, Position};
 use oarlock_wire::{Packet, Syndrome, Time};
 
 use super::Rc;
+use super::opcodes::{Meaning, Service};
 use crate::completion::WcStatus;
 use crate::counters::Counter;
 use crate::memory::{Memory, MemoryError, Sge};
@@ -29,7 +29,13 @@ use crate::vendor::VendorError;
 use crate::work::SendOp;
 
 impl Rc {
-    pub(super) fn on_result(&mut self, now: Time, packet: &Packet<'_>, memory: &mut dyn Memory) {
+    pub(super) fn on_result(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        meaning: Meaning,
+        memory: &mut dyn Memory,
+    ) {
         let Some(older) = self.place(packet, Counter::DroppedStaleResponse) else {
             return;
         };
@@ -40,15 +46,11 @@ impl Rc {
         if !self.may_go_on() || self.sq.is_empty() {
             return;
         }
-        let taken = match (
-            self.sq.get(self.sq.head()).op,
-            packet.bth.opcode.operation(),
-        ) {
-            (SendOp::Read(_), Operation::RdmaReadResponse) => self.check_data(packet),
-            (
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
-                Operation::AtomicAcknowledge,
-            ) => self.check_atomic(packet),
+        let taken = match (&self.sq.get(self.sq.head()).op, meaning.service) {
+            (SendOp::Read(_), Service::ReadResponse) => self.check_data(packet, meaning),
+            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, Service::AtomicAcknowledge) => {
+                self.check_atomic(packet)
+            }
             _ => Err(VendorError::RESPONSE_UNEXPECTED),
         };
         let offset = match taken {
@@ -77,18 +79,19 @@ impl Rc {
     }
 
     /// Whether the packet is the data of a READ that come next; gives their place.
-    fn check_data(&self, packet: &Packet<'_>) -> Result<u64, VendorError> {
+    fn check_data(&self, packet: &Packet<'_>, meaning: Meaning) -> Result<u64, VendorError> {
         let wqe = self.sq.get(self.sq.head());
         let psn = packet.bth.psn;
         let index = psn.distance_from(wqe.way.psns.first);
-        let position = packet.bth.opcode.position();
         let begins_piece = index.is_multiple_of(self.config.piece());
-        let begins_rightly = if position.is_start() {
+        let begins_rightly = if meaning.is_first {
             begins_piece || self.requester.asked_from == Some(psn)
         } else {
             !begins_piece
         };
-        if !begins_rightly || position.is_end() != self.ends_piece(index) || !is_positive(packet) {
+        // Only a middle packet has no AETH.
+        let is_positive = is_positive(packet) || !(meaning.is_first || meaning.is_last);
+        if !begins_rightly || meaning.is_last != self.ends_piece(index) || !is_positive {
             return Err(VendorError::RESPONSE_UNEXPECTED);
         }
         let offset = u64::from(index) * u64::from(self.mtu);
@@ -135,11 +138,11 @@ impl Rc {
     }
 }
 
-/// A middle packet has no AETH; every other says that all is well.
+/// Whether the response says that all is well.
 const fn is_positive(packet: &Packet<'_>) -> bool {
     match packet.aeth {
         Some(aeth) => matches!(aeth.syndrome, Syndrome::Ack { .. }),
-        None => matches!(packet.bth.opcode.position(), Position::Middle),
+        None => false,
     }
 }
 
