@@ -22,18 +22,15 @@
 //!
 //! Nothing of the program is called with any of them held.
 
-use std::error::Error as StdError;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
-use oarlock_port::fork;
 use oarlock_port::pcap::Capture;
-use oarlock_port::{Batch, Port};
-use oarlock_transport::{QpAttr, QpState, QpType};
-use oarlock_wire::{AddressVector, Opcode, Packet, Qpn, Time};
+use oarlock_port::{Port, fork};
+use oarlock_transport::{QpAttr, QpState};
+use oarlock_wire::Time;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::context::Context;
@@ -43,49 +40,15 @@ use crate::error::Error;
 use crate::event::{AsyncEvent, DeviceChange};
 use crate::groups::{Group, Groups};
 use crate::lead::{Lead, Leading};
-use crate::locks::{lock, read, try_lock, write};
+use crate::locks::{lock, read, write};
 use crate::qp::{Overruns, QpInner, QpShared};
-use crate::qpn::{QpnTable, slot_of};
+use crate::qpn::QpnTable;
+use crate::receive::Receiver;
+use crate::source::PortSource;
+use crate::statistics::Statistics;
 use crate::timers::{Timers, Whose};
 use crate::transmit::Scratch;
 use crate::transport::QpMemory;
-
-/// Where an endpoint gets its slot of the port from.
-pub trait PortSource: Send + Sync {
-    /// Takes a slot; called once, at the first queue pair.
-    ///
-    /// # Errors
-    /// Whatever the host says; it is passed on.
-    fn take_port(&self) -> Result<Port, Box<dyn StdError + Send + Sync>>;
-
-    /// A descriptor that becomes readable when the host service is gone; `None` if it cannot go.
-    ///
-    /// # Errors
-    /// No descriptor left.
-    fn gone_fd(&self) -> io::Result<Option<OwnedFd>>;
-
-    /// A descriptor that becomes readable when devices have changed; `None` if nobody would tell. Called once, after
-    /// [`take_port`](Self::take_port).
-    ///
-    /// # Errors
-    /// No descriptor left.
-    fn changes_fd(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    /// What has changed since the last call, oldest first, with the device's number ([`DeviceInfo::index`](crate::DeviceInfo::index)); makes the
-    /// descriptor unreadable. Called by the engine thread.
-    ///
-    /// # Blocking
-    /// It must not.
-    fn take_changes(&self) -> Vec<(u32, DeviceChange)> {
-        Vec::new()
-    }
-
-    /// The slot has been closed on our side and can be given to somebody else. Not called when
-    /// the service is gone.
-    fn port_closed(&self, slot: u8);
-}
 
 /// The endpoint of a process. All contexts on one host share it, and so one slot.
 ///
@@ -101,38 +64,34 @@ pub(crate) struct Core {
     source: Box<dyn PortSource>,
     /// Held while the slot is being taken.
     attaching: Mutex<()>,
-    port: RwLock<Option<Arc<Port>>>,
+    pub(crate) port: RwLock<Option<Arc<Port>>>,
     /// Where packets are recorded, for the port to come as well.
     capture: Mutex<Option<Capture>>,
     gone: AtomicBool,
     /// The service is gone and every queue pair has been flushed: no completion will come.
     is_over: AtomicBool,
-    qps: QpnTable,
+    pub(crate) qps: QpnTable,
     /// Shared receive queues and XRC domains that exist.
     srqs: AtomicU32,
     xrc_domains: AtomicU32,
-    groups: Groups,
-    receiver: Mutex<Receiver>,
+    pub(crate) groups: Groups,
+    pub(crate) receiver: Mutex<Receiver>,
     timers: Timers,
     scratch: Mutex<Vec<Scratch>>,
     contexts: Mutex<Vec<Weak<Context>>>,
     engine_calls: Mutex<Vec<EngineCall>>,
+    statistics: Statistics,
     wake: OwnedFd,
     stop: AtomicBool,
     /// Polls that found the port theirs, since the engine looked last.
-    polls: AtomicU32,
+    pub(crate) polls: AtomicU32,
     /// Completion queues that are armed: somebody sleeps, and the engine must not stand back.
     armed: AtomicUsize,
     standing_back: AtomicBool,
     lead: Lead,
     start: Instant,
     fork_generation: u32,
-    counters: Counters,
-}
-
-struct Receiver {
-    batch: Batch,
-    touched: Vec<Arc<QpShared>>,
+    pub(crate) counters: Counters,
 }
 
 impl Endpoint {
@@ -143,6 +102,7 @@ impl Endpoint {
     pub fn new(source: Box<dyn PortSource>) -> Result<Arc<Self>, Error> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::system("create the engine's event descriptor"))?;
+        let statistics = Statistics::new(source.statistics_interval());
         let core = Core {
             source,
             attaching: Mutex::new(()),
@@ -154,14 +114,12 @@ impl Endpoint {
             srqs: AtomicU32::new(0),
             xrc_domains: AtomicU32::new(0),
             groups: Groups::new(),
-            receiver: Mutex::new(Receiver {
-                batch: Batch::default(),
-                touched: Vec::new(),
-            }),
+            receiver: Mutex::default(),
             timers: Timers::new(),
             scratch: Mutex::default(),
             contexts: Mutex::default(),
             engine_calls: Mutex::default(),
+            statistics,
             wake,
             stop: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -245,6 +203,22 @@ impl Core {
 
     pub(crate) fn qps(&self) -> &QpnTable {
         &self.qps
+    }
+
+    pub(crate) fn source(&self) -> &dyn PortSource {
+        &*self.source
+    }
+
+    pub(crate) fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// The contexts that are open.
+    pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
+        lock(&self.contexts)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     pub(crate) fn timers(&self) -> &Timers {
@@ -380,7 +354,7 @@ impl Core {
 
     /// Drains the outputs of a queue pair: packets first, so that an acknowledgement has left
     /// before the completion is visible, then completions and events, then the deadline.
-    fn drive(self: &Arc<Self>, qp: &Arc<QpShared>, inner: &mut QpInner) -> Overruns {
+    pub(crate) fn drive(self: &Arc<Self>, qp: &Arc<QpShared>, inner: &mut QpInner) -> Overruns {
         inner.touched = false;
         let mut overruns = Overruns::new();
         if qp.is_destroyed() {
@@ -398,6 +372,7 @@ impl Core {
             drop(port);
             lock(&self.scratch).push(scratch);
             overruns = qp.publish(inner);
+            self.count_activity(now);
         }
         if let Some(due) = inner.transport.poll_timeout()
             && inner.scheduled.is_none_or(|scheduled| due < scheduled)
@@ -412,7 +387,7 @@ impl Core {
 
     /// Fails the queue pairs of completion queues that overran. Flushing them can overrun
     /// another queue, but each only once.
-    fn fail_overrun(self: &Arc<Self>, mut pending: Overruns) {
+    pub(crate) fn fail_overrun(self: &Arc<Self>, mut pending: Overruns) {
         while let Some(cq) = pending.pop() {
             for qp in cq.overrun() {
                 pending.extend(self.fail_qp(&qp));
@@ -421,7 +396,8 @@ impl Core {
         }
     }
 
-    fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> Overruns {
+    /// Puts a queue pair into the error state.
+    pub(crate) fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> Overruns {
         let mut inner = lock(qp.inner());
         // Error can be entered from every state; from Reset there is nothing to flush.
         if inner.transport.state() != QpState::Reset {
@@ -434,128 +410,6 @@ impl Core {
         self.drive(qp, &mut inner)
     }
 
-    /// Takes what has arrived, if no other thread does; called by those who poll.
-    pub(crate) fn progress_inline(self: &Arc<Self>) {
-        if let Some(mut receiver) = try_lock(&self.receiver) {
-            self.polls.fetch_add(1, Ordering::Relaxed);
-            self.receive(&mut receiver);
-        }
-    }
-
-    /// Takes what has arrived; waits for another thread that is at it. For the engine.
-    pub(crate) fn progress(self: &Arc<Self>) {
-        let mut receiver = lock(&self.receiver);
-        self.receive(&mut receiver);
-    }
-
-    fn receive(self: &Arc<Self>, receiver: &mut Receiver) {
-        for _ in 0..MAX_BATCHES {
-            let received = match read(&self.port).as_ref() {
-                Some(port) => port.recv(&mut receiver.batch),
-                None => return,
-            };
-            match received {
-                Ok(0) => return,
-                Ok(_) => self.handle_batch(receiver),
-                Err(error) => {
-                    self.counters.receive_failed.add(1);
-                    tracing::debug!(%error, "cannot receive");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn handle_batch(self: &Arc<Self>, receiver: &mut Receiver) {
-        let now = self.now();
-        let Receiver { batch, touched } = receiver;
-        let slot = read(&self.port).as_ref().map(|port| port.slot());
-        // Runs of one queue pair are the rule.
-        let mut last: Option<Arc<QpShared>> = None;
-        for (from, bytes) in batch.iter() {
-            let Ok(packet) = Packet::parse(bytes) else {
-                self.counters.malformed.add(1);
-                continue;
-            };
-            if packet.bth.opcode == Opcode::CNP {
-                self.counters.congestion_notifications.add(1);
-                continue;
-            }
-            let qpn = packet.bth.dest_qpn;
-            if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
-                if qpn == Qpn::MULTICAST {
-                    self.handle_multicast(now, &from, &packet, touched);
-                    continue;
-                }
-                if Some(slot_of(qpn)) != slot {
-                    self.counters.foreign_slot.add(1);
-                    continue;
-                }
-                last = self.qps.get(qpn);
-            }
-            let Some(qp) = &last else {
-                self.counters.no_such_qp.add(1);
-                continue;
-            };
-            // A connected queue pair knows its peer's address and its own.
-            if qp.qp_type() == QpType::Ud && !qp.is_at(&from) {
-                self.counters.wrong_interface.add(1);
-                continue;
-            }
-            self.handle_packet(now, &from, &packet, qp, touched);
-        }
-        drop(last);
-        for qp in touched.drain(..) {
-            let overruns = {
-                let mut inner = lock(qp.inner());
-                self.drive(&qp, &mut inner)
-            };
-            self.fail_overrun(overruns);
-        }
-    }
-
-    /// Each attached queue pair gets the packet.
-    fn handle_multicast(
-        self: &Arc<Self>,
-        now: Time,
-        from: &AddressVector,
-        packet: &Packet<'_>,
-        touched: &mut Vec<Arc<QpShared>>,
-    ) {
-        let Some(members) = self.groups.members(Group::of(from)) else {
-            self.counters.no_such_group.add(1);
-            return;
-        };
-        for qp in members.iter() {
-            self.handle_packet(now, from, packet, qp, touched);
-        }
-    }
-
-    #[inline]
-    fn handle_packet(
-        self: &Arc<Self>,
-        now: Time,
-        from: &AddressVector,
-        packet: &Packet<'_>,
-        qp: &Arc<QpShared>,
-        touched: &mut Vec<Arc<QpShared>>,
-    ) {
-        let mut inner = lock(qp.inner());
-        if qp.is_destroyed() {
-            self.counters.no_such_qp.add(1);
-            return;
-        }
-        let QpInner {
-            transport, held, ..
-        } = &mut *inner;
-        let mut memory = QpMemory::new(qp, &self.counters, held);
-        transport.handle_packet(now, from, packet, &mut memory);
-        if !inner.touched {
-            inner.touched = true;
-            touched.push(Arc::clone(qp));
-        }
-    }
-
     /// Handles the deadlines that have come.
     pub(crate) fn fire_timers(self: &Arc<Self>) {
         let now = self.now();
@@ -566,6 +420,10 @@ impl Core {
                     if let Some(cq) = cq.upgrade() {
                         cq.moderation_due(now);
                     }
+                    continue;
+                }
+                Whose::Statistics => {
+                    self.publish_statistics();
                     continue;
                 }
             };
@@ -602,11 +460,7 @@ impl Core {
             self.fail_overrun(overruns);
         }
         self.is_over.store(true, Ordering::SeqCst);
-        let contexts: Vec<_> = lock(&self.contexts)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for context in contexts {
+        for context in self.contexts() {
             context.device_fatal();
         }
     }
@@ -614,13 +468,10 @@ impl Core {
     /// Devices have changed: fails the queue pairs of those that are gone, and tells their contexts.
     pub(crate) fn devices_changed(self: &Arc<Self>) {
         for (device, change) in self.source.take_changes() {
-            let contexts: Vec<_> = lock(&self.contexts)
-                .iter()
-                .filter_map(Weak::upgrade)
-                .filter(|context| context.device().index == device)
-                .collect();
-            for context in contexts {
-                self.device_changed(&context, &change);
+            for context in self.contexts() {
+                if context.device().index == device {
+                    self.device_changed(&context, &change);
+                }
             }
         }
     }
@@ -724,7 +575,5 @@ fn count_up(counter: &AtomicU32, max: u32) -> Option<()> {
     counted.ok().map(drop)
 }
 
-/// Batches that one call takes before it looks at something else.
-const MAX_BATCHES: usize = 16;
 /// Polls within one period of [`engine::STAND_BACK`] that count as a program that polls.
 const BUSY_POLLS: u32 = 32;

@@ -53,6 +53,7 @@ enum Ended {
 fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
     loop {
         if core.is_stopped() {
+            core.publish_statistics();
             return Ended::Stopped;
         }
         for call in core.take_engine_calls() {

@@ -7,16 +7,27 @@
 //! ```text
 //!   Context (device, regions, events)      one per device and process
 //!      |  \
-//!      |   Pd ── Region                    mr/: placement that fails instead of faulting
-//!      |   Cq ── CompChannel               cq.rs, queue.rs
-//!      |   Qp ── oarlock_transport::Rc     qp.rs, transport.rs: the packet engine behind a lock
-//!      |    |                        or Ud
+//!      |   Pd ── Region ── Window          mr/: placement that fails instead of faulting
+//!      |   Cq ── CompChannel               cq/
+//!      |   Srq ── XrcDomain                srq.rs, xrc.rs: buffers that queue pairs share
+//!      |   Qp ── oarlock_transport::Rc     qp/, transport/: the packet engine behind a lock, and what it reaches
+//!      |    |                        Uc Ud
 //!      |   Groups                          groups.rs: multicast, and who in this process takes it
 //!      v
 //!   Endpoint (slot, queue pair numbers)    endpoint.rs: one per process; lock order; who works
-//!      |
+//!      |      receive.rs, transmit.rs      batches of packets in, runs of packets out
 //!   oarlock_port::Port                     engine.rs: the thread that works when nobody else does
 //! ```
+//!
+//! # Transport services
+//! RC, UC, UD and both halves of XRC, with every operation that the InfiniBand specification gives them. Their semantics are
+//! those of the engines in `oarlock-transport`; this crate adds what they reach (memory by keys, shared receive queues), who
+//! drives them, and where completions and events go.
+//!
+//! Receives come from a queue of the queue pair's own, or from a shared one ([`Srq`], [`QpInit::srq`]). An XRC initiator
+//! names a shared receive queue of the peer's domain with every request; the target takes buffers of that queue, and their
+//! completions go to the queue's own completion queue. Domains are of one process: sharing one by a file is refused
+//! ([`XrcDomain::open`]).
 //!
 //! # Datagrams
 //! A queue pair of type [`QpType::Ud`](oarlock_transport::QpType) sends each message as one packet to a destination of
@@ -52,7 +63,10 @@ mod pd;
 mod qp;
 mod qpn;
 mod queue;
+mod receive;
+mod source;
 mod srq;
+mod statistics;
 mod sys;
 mod timers;
 mod transmit;
@@ -63,11 +77,12 @@ pub use context::{
     AtomicCapability, Capabilities, Context, DeviceInfo, DeviceLimits, STATISTICS, Statistic,
 };
 pub use cq::{CompChannel, Cq, CqEvent, CqId, Cqe, Notify};
-pub use endpoint::{Endpoint, PortSource};
+pub use endpoint::Endpoint;
 pub use error::Error;
 pub use event::{AsyncEvent, DeviceChange, EVENT_KINDS, EventKind, SrqId};
 pub use mr::{Access, Bound, Region, Reregistration, Translation, Window, WindowType};
 pub use pd::Pd;
 pub use qp::{CommEstHook, Qp, QpInit, WindowBind};
+pub use source::PortSource;
 pub use srq::{Srq, SrqInit, SrqXrc};
 pub use xrc::XrcDomain;

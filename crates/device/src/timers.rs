@@ -40,6 +40,8 @@ pub(crate) enum Whose {
     Qp(Weak<QpShared>),
     /// A completion queue that holds an event back.
     Cq(Weak<CqShared>),
+    /// The endpoint's: its counters are to be published.
+    Statistics,
 }
 
 impl Whose {
@@ -47,6 +49,7 @@ impl Whose {
         match self {
             Self::Qp(qp) => qp.strong_count() == 0,
             Self::Cq(cq) => cq.strong_count() == 0,
+            Self::Statistics => false,
         }
     }
 }
@@ -71,6 +74,12 @@ impl Timers {
     #[must_use]
     pub(crate) fn enter_cq(&self, due: Time, cq: &Arc<CqShared>) -> bool {
         self.push(due, Whose::Cq(Arc::downgrade(cq)))
+    }
+
+    /// Enters the endpoint's own deadline; as [`enter`](Self::enter).
+    #[must_use]
+    pub(crate) fn enter_statistics(&self, due: Time) -> bool {
+        self.push(due, Whose::Statistics)
     }
 
     fn push(&self, due: Time, whose: Whose) -> bool {

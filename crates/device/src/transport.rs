@@ -82,6 +82,14 @@ impl Transport {
         }
     }
 
+    /// Answers the next request as if the receiver were not ready: a fault for tests, which only a reliable service can
+    /// have.
+    pub(crate) fn refuse_request(&mut self) {
+        if let Self::Rc(rc) = self {
+            rc.refuse_request();
+        }
+    }
+
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         match self {
             Self::Rc(rc) => rc.handle_timeout(now),
