@@ -18,7 +18,6 @@ use core::fmt;
 use bitflags::bitflags;
 use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount};
 
-
 /// The transport service of a queue pair. The numbers are those of `enum ibv_qp_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
