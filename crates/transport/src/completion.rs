@@ -96,8 +96,8 @@ impl Completion {
 /// | 5 | [`WR_FLUSH_ERR`](Self::WR_FLUSH_ERR) | either queue |
 /// | 6 | [`MW_BIND_ERR`](Self::MW_BIND_ERR) | send: a bind or a local invalidate failed |
 /// | 7 | [`BAD_RESP_ERR`](Self::BAD_RESP_ERR) | send, RC: a response that does not fit its request |
-/// | 8 | [`LOC_ACCESS_ERR`](Self::LOC_ACCESS_ERR) | (the peer's fault is reported to it by a NAK and here by an event) |
-/// | 9 | [`REM_INV_REQ_ERR`](Self::REM_INV_REQ_ERR) | send, RC: NAK; receive, UC with a shared queue: message incomplete |
+/// | 8 | [`LOC_ACCESS_ERR`](Self::LOC_ACCESS_ERR) | receive, RC: of a WRITE with immediate that was refused for its key, range or right |
+/// | 9 | [`REM_INV_REQ_ERR`](Self::REM_INV_REQ_ERR) | send, RC: NAK; receive, RC: the key to take away is none; receive, UC with a shared queue: message incomplete |
 /// | 10 | [`REM_ACCESS_ERR`](Self::REM_ACCESS_ERR) | send, RC: NAK |
 /// | 11 | [`REM_OP_ERR`](Self::REM_OP_ERR) | send, RC: NAK |
 /// | 12 | [`RETRY_EXC_ERR`](Self::RETRY_EXC_ERR) | send, RC |

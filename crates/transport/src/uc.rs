@@ -282,19 +282,8 @@ impl Uc {
     /// [`Error::InlineTooLong`].
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        let flushes = match self.state {
-            QpState::Rts | QpState::Sqd => false,
-            QpState::Sqe | QpState::Error => true,
-            state => {
-                return Err(Error::WrongState {
-                    call: "post_send",
-                    state,
-                });
-            }
-        };
-        let length = wr.check(QpType::Uc)?;
-        let _ = self.sq.check(wr)?;
-        if flushes {
+        let length = self.check_send(wr)?;
+        if self.flushes_sends() {
             self.sq.reserve();
             let (status, reason) = (WcStatus::WR_FLUSH_ERR, VendorError::FLUSHED_AT_POST);
             self.fail_send(wr.wr_id, wr.op.wc_opcode(), status, reason);
@@ -303,6 +292,36 @@ impl Uc {
             self.sq.push(wr, signaled, length, ());
         }
         Ok(())
+    }
+
+    /// Whether [`post_send`](Self::post_send) would take all of these requests, one after the other. Nothing is posted.
+    ///
+    /// # Errors
+    /// Those of `post_send`, with the index of the first request that would be refused.
+    pub fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        for (index, wr) in wrs.iter().enumerate() {
+            let checked = self.check_send(wr);
+            let fits = checked.and_then(|_| self.sq.check_room(index));
+            fits.map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
+    /// The length of the message, or the rule that the request breaks.
+    fn check_send(&self, wr: &SendWr<'_>) -> Result<u32, Error> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(Error::WrongState {
+                call: "post_send",
+                state: self.state,
+            });
+        }
+        let length = wr.check(QpType::Uc)?;
+        let _ = self.sq.check(wr)?;
+        Ok(length)
+    }
+
+    const fn flushes_sends(&self) -> bool {
+        matches!(self.state, QpState::Sqe | QpState::Error)
     }
 
     /// Appends a buffer to the receive queue; in [`QpState::Error`] it is flushed at once.

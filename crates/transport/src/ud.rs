@@ -236,16 +236,39 @@ impl Ud {
     /// [`Error::QueueFull`], [`Error::TooManySges`], [`Error::InlineTooLong`].
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        let flushes = match self.state {
-            QpState::Rts | QpState::Sqd => false,
-            QpState::Sqe | QpState::Error => true,
-            state => {
-                return Err(Error::WrongState {
-                    call: "post_send",
-                    state,
-                });
-            }
-        };
+        let (length, to) = self.check_send(wr)?;
+        if matches!(self.state, QpState::Sqe | QpState::Error) {
+            self.sq.reserve();
+            let reason = VendorError::FLUSHED_AT_POST;
+            self.fail_send(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
+        } else {
+            let signaled = wr.signaled || self.config.sq_sig_all;
+            self.sq.push(wr, signaled, length, to);
+        }
+        Ok(())
+    }
+
+    /// Whether [`post_send`](Self::post_send) would take all of these requests, one after the other. Nothing is posted.
+    ///
+    /// # Errors
+    /// Those of `post_send`, with the index of the first request that would be refused.
+    pub fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        for (index, wr) in wrs.iter().enumerate() {
+            let checked = self.check_send(wr);
+            let fits = checked.and_then(|_| self.sq.check_room(index));
+            fits.map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
+    /// The length of the message and where it goes, or the rule that the request breaks.
+    fn check_send(&self, wr: &SendWr<'_>) -> Result<(u32, UdDestination), Error> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(Error::WrongState {
+                call: "post_send",
+                state: self.state,
+            });
+        }
         let too_long = |given| Error::DatagramTooLong {
             given,
             mtu: self.config.mtu,
@@ -265,15 +288,7 @@ impl Ud {
         if length > self.mtu {
             return Err(too_long(length.into()));
         }
-        if flushes {
-            self.sq.reserve();
-            let reason = VendorError::FLUSHED_AT_POST;
-            self.fail_send(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        } else {
-            let signaled = wr.signaled || self.config.sq_sig_all;
-            self.sq.push(wr, signaled, length, to);
-        }
-        Ok(())
+        Ok((length, to))
     }
 
     /// Appends a buffer to the receive queue; in [`QpState::Error`] it is flushed at once. It takes the GRH

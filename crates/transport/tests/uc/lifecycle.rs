@@ -302,3 +302,33 @@ fn error_flushes_both_queues_in_their_order_and_reset_forgets() {
     }
     assert_eq!(host.packets(Time::ZERO).len(), 64, "a burst");
 }
+
+/// A list is taken as a whole or not: the check names the first request that would be refused, and posts nothing.
+#[test]
+fn a_list_of_requests_is_checked_as_a_whole() {
+    let good = SendWr::default();
+    let bad = SendWr {
+        fence: true,
+        ..good
+    };
+    let mut host = Host::new(
+        A,
+        UcConfig {
+            max_send_wr: 3,
+            ..UcConfig::default()
+        },
+        QpState::Rts,
+    );
+    host.send(1, b"");
+    assert_eq!(host.uc.check_sends(&[]), Ok(()));
+    assert_eq!(host.uc.check_sends(&[good, good]), Ok(()));
+    let (queue, depth) = ("send", 3);
+    let full = Error::QueueFull { queue, depth };
+    assert_eq!(host.uc.check_sends(&[good; 3]), Err((2, full)));
+    let refused = host.uc.check_sends(&[good, bad]);
+    assert!(matches!(refused, Err((1, Error::FlagNotAllowed { .. }))));
+    assert_eq!(host.packets(Time::ZERO).len(), 1, "nothing was posted");
+    let rtr = Host::new(A, UcConfig::default(), QpState::Rtr);
+    let refused = rtr.uc.check_sends(&[good]);
+    assert!(matches!(refused, Err((0, Error::WrongState { .. }))));
+}

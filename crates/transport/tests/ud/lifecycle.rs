@@ -1,6 +1,8 @@
 //! States: what may be posted, what is admitted, what is forgotten.
 
-use oarlock_transport::{AttrMask, Counter, Error, QpAttr, QpState, RecvWr, SendWr, WcStatus};
+use oarlock_transport::{
+    AttrMask, Counter, Error, QpAttr, QpEvent, QpState, RecvWr, SendWr, WcStatus,
+};
 use oarlock_wire::{PKey, Psn, QKey};
 
 use crate::support::{Host, INIT, KEY, RTR, RTS, attr, to, to_state};
@@ -149,4 +151,50 @@ fn to_error(host: &mut Host) {
     host.ud
         .modify(&QpAttr::to_state(QpState::Error))
         .expect("any state");
+}
+
+/// A list is taken as a whole or not: the check names the first request that would be refused, and posts nothing.
+#[test]
+fn a_list_of_requests_is_checked_as_a_whole() {
+    let good = SendWr {
+        ud: Some(to(1, 2)),
+        ..SendWr::default()
+    };
+    let mut host = Host::new(1);
+    let depth = host.ud.config().max_send_wr;
+    assert_eq!(host.ud.check_sends(&vec![good; depth as usize]), Ok(()));
+    let queue = "send";
+    let full = Error::QueueFull { queue, depth };
+    let refused = host.ud.check_sends(&vec![good; depth as usize + 1]);
+    assert_eq!(refused, Err((depth as usize, full)));
+    let refused = host.ud.check_sends(&[good, SendWr::default()]);
+    assert_eq!(refused, Err((1, Error::NoDestination)));
+    assert!(host.sent().is_empty(), "nothing was posted");
+}
+
+/// IBA Vol. 1 ch. 10 "Send queue drain": sends wait, messages still arrive; the event comes if it was asked for.
+#[test]
+fn in_sqd_sends_wait_and_messages_arrive() {
+    for notify in [false, true] {
+        let (mut a, mut b) = (Host::new(1), Host::new(2));
+        a.send(1, b"before", to(1, 2));
+        let attr = QpAttr {
+            mask: AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY,
+            state: QpState::Sqd,
+            sqd_notify: notify,
+            ..QpAttr::default()
+        };
+        a.ud.modify(&attr).unwrap();
+        a.send(2, b"in it", to(1, 2));
+        assert!(a.sent().is_empty(), "nothing was begun");
+        assert!(!a.ud.query().sq_draining);
+        let event = notify.then_some(QpEvent::SqDrained);
+        assert_eq!((a.ud.poll_event(), a.ud.poll_event()), (event, None));
+        a.recv(20, 100);
+        b.send(3, b"to A", to(2, 1));
+        a.take(&b.one_packet());
+        assert_eq!(a.completions().len(), 1);
+        a.ud.modify(&QpAttr::to_state(QpState::Rts)).unwrap();
+        assert_eq!(a.sent().len(), 2);
+    }
 }
