@@ -180,10 +180,14 @@ impl Context {
             sum
         };
         let unsent = core.counters().send_failed.get() + core.counters().send_without_port.get();
+        self.figures(&sum, unsent)
+    }
+
+    fn figures(&self, sum: &Counters, unsent: u64) -> Vec<(&'static str, u64)> {
         let downs = self.downs.load(Ordering::Relaxed);
         STATISTICS
             .iter()
-            .map(|figure| (figure.name, figure.value(&sum, unsent, downs)))
+            .map(|figure| (figure.name, figure.value(sum, unsent, downs)))
             .collect()
     }
 
@@ -302,6 +306,16 @@ impl Context {
 
     pub(crate) fn next_srq(&self) -> SrqId {
         SrqId::new(self.next_srq.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // A queue pair holds its context, so all are gone. What could not be sent is a figure of the endpoint, and is told
+        // by the contexts that are open.
+        let figures = self.figures(&lock(&self.gone), 0);
+        let core = self.endpoint.core();
+        core.keep_statistics(self.device.index, figures);
     }
 }
 
