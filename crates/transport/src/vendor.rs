@@ -121,12 +121,6 @@ impl VendorError {
     }
 }
 
-impl From<u32> for VendorError {
-    fn from(code: u32) -> Self {
-        Self(code)
-    }
-}
-
 impl From<MemoryError> for VendorError {
     fn from(error: MemoryError) -> Self {
         match error {
