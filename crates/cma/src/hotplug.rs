@@ -1,8 +1,18 @@
 //! Devices and addresses that come and go.
 
-use crate::{Cma, Counter, Device, EventKind, Id, State};
+use crate::{ChannelId, Cma, Counter, Device, EventKind, Id, State};
 use oarlock_wire::{Gid, Time};
 use std::net::IpAddr;
+
+/// What can be made to seem to happen to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pretence {
+    /// It goes away.
+    Removal,
+    /// Its address changes.
+    AddressChange,
+}
 
 impl Cma {
     /// Tells which devices there are, in the order of preference.
@@ -69,11 +79,42 @@ impl Cma {
             self.report(id, EventKind::ADDR_CHANGE, 0);
         }
         for id in orphans {
-            self.cut_off(now, id);
-            if let Some(ident) = self.ids.get_mut(id.into()) {
-                ident.state = State::DeviceRemoval;
+            self.orphan(now, id);
+        }
+        self.pump(now);
+    }
+
+    /// The device of an identifier has gone.
+    fn orphan(&mut self, now: Time, id: Id) {
+        self.cut_off(now, id);
+        if let Some(ident) = self.ids.get_mut(id.into()) {
+            ident.state = State::DeviceRemoval;
+        }
+        self.report(id, EventKind::DEVICE_REMOVAL, 0);
+    }
+
+    /// Lets something happen to a device as far as the identifiers on some channels are concerned; the device itself stays. For
+    /// tests of programs.
+    pub fn pretend(
+        &mut self,
+        now: Time,
+        device: u32,
+        what: Pretence,
+        concerns: impl Fn(ChannelId) -> bool,
+    ) {
+        let bound = self.ids.iter().filter(|(_, ident)| {
+            ident.device == Some(device)
+                && ident.state != State::DeviceRemoval
+                && concerns(ident.channel)
+        });
+        for id in bound.map(|(key, _)| Id::from(key)).collect::<Vec<_>>() {
+            match what {
+                Pretence::Removal => self.orphan(now, id),
+                Pretence::AddressChange => {
+                    self.counters.count(Counter::AddressChanges);
+                    self.report(id, EventKind::ADDR_CHANGE, 0);
+                }
             }
-            self.report(id, EventKind::DEVICE_REMOVAL, 0);
         }
         self.pump(now);
     }

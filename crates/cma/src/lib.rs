@@ -181,6 +181,7 @@ pub use errno::Errno;
 pub use error::{Error, LimitOwner};
 pub use event::{ConnEventParam, Event, EventKind, EventParam, ReceivedPrivateData, UdEventParam};
 pub use handle::{ChannelId, Id, McId};
+pub use hotplug::Pretence;
 pub use lookup::{Lookup, LookupError, LookupToken, Route};
 pub use multicast::{JoinKind, Membership, MembershipAction, MembershipToken};
 pub use param::{

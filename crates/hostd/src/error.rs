@@ -1,5 +1,6 @@
 //! Why there is no service, or it does not answer.
 
+use oarlock_port::fault::{RecordError, RuleError};
 use oarlock_port::{MemError, SlotsError};
 use oarlock_ucm::proto::{Malformed, Refusal};
 use std::io;
@@ -88,6 +89,27 @@ pub enum Error {
         "the host service's answer came without its descriptor: raise this program's limit of open descriptors (`ulimit -n`)"
     )]
     NoDescriptor,
+
+    // Faults on purpose.
+    /// Fault rules that are none.
+    #[error(transparent)]
+    FaultRules(#[from] RuleError),
+    /// A fault record that is none.
+    #[error(transparent)]
+    FaultRecord(#[from] RecordError),
+    /// The environment's variables about faults contradict each other.
+    #[error("{0}")]
+    FaultVariables(&'static str),
+    /// A file of faults cannot be read or written.
+    #[error("cannot {what} the fault record {}: {source}", path.display())]
+    FaultFile {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
 
     // The system.
     /// UDP port 4791 cannot be had.

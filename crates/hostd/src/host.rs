@@ -2,13 +2,19 @@
 
 mod channel;
 mod connection;
+mod faults;
+mod feed;
 mod start;
+mod statistics;
 
 pub use channel::{ClientChannel, Wake};
+pub use faults::{FAULT_RECORD_VARIABLE, FAULT_REPLAY_VARIABLE, FAULT_VARIABLE, Injection};
 
 use crate::Error;
 use crate::service::{self, ServiceConfig, ServiceThread};
 use connection::Connection;
+use faults::Injected;
+use feed::Feed;
 use oarlock_port::{ForwardToken, MemHost, MemWire, Port, UdpPort};
 use oarlock_ucm::proto::{
     DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, MAX_BATCH, MAX_MESSAGE, Reply,
@@ -65,6 +71,10 @@ struct Inner {
     memory: Option<MemHost>,
     /// Set in the in-process modes.
     thread: Mutex<Option<ServiceThread>>,
+    injected: Mutex<Injected>,
+    feed: Mutex<Option<Feed>>,
+    /// Where the service reads this program's counters.
+    statistics: Mutex<Option<OwnedFd>>,
 }
 
 impl Host {
@@ -175,10 +185,15 @@ impl Host {
             connection: Connection::new(socket)?,
             memory,
             thread: Mutex::new(thread),
+            injected: Mutex::default(),
+            feed: Mutex::default(),
+            statistics: Mutex::default(),
         };
-        Ok(Self {
+        let host = Self {
             inner: Arc::new(inner),
-        })
+        };
+        host.inject_from_environment()?;
+        Ok(host)
     }
 
     /// The in-memory host, in the private modes: there a test takes addresses and the interface away and gives them back.
@@ -303,6 +318,11 @@ impl Host {
                 None => Err(Error::NoDescriptor),
             },
         };
+        let port = port.and_then(|port| {
+            self.share_statistics()?;
+            self.inject_into(&port)?;
+            Ok(port)
+        });
         if port.is_err() {
             self.return_slot(slot);
         }

@@ -27,6 +27,23 @@
 //! service's own user, and of root, are served, because whoever holds a slot's socket could disturb the others. Both
 //! sides check the other's user (SO_PEERCRED).
 //!
+//! # Faults on purpose
+//! A program, or whoever starts it, lets packets be lost, delayed, damaged, and devices fail, by rules
+//! ([`oarlock_port::fault`]): [`Host::inject`], or the environment of the program, which is looked at whenever a host is
+//! opened. A variable that says nothing sensible makes opening fail.
+//!
+//! | | |
+//! |---|---|
+//! | `OARLOCK_FAULT` | rules, separated by `;` |
+//! | `OARLOCK_FAULT_RECORD` | a file for a line about every fault that strikes; `%p` in its name is the process's number |
+//! | `OARLOCK_FAULT_REPLAY` | such a file: exactly its faults strike again; not together with `OARLOCK_FAULT` |
+//!
+//! # What devices do
+//! [`Host::take_changes`] tells of devices that go and come, of links that fail, of GID tables that change; the service sends it on a
+//! socket of its own and waits for no reader. [`Host::statistics`] has the counters of all programs by device; each
+//! program writes its own to a small file that the service reads when it is asked, so that programs that do nothing are not woken
+//! for it, and no message passes on the data path.
+//!
 //! # When somebody dies
 //! A dead program's identifiers are destroyed (their peers get DREQ at once), its ports are free, its slots renewed.
 //! When the service dies, every call of its programs fails with [`Error::ServiceGone`], the descriptor of
@@ -58,10 +75,13 @@ pub mod service;
 mod sys;
 
 pub use error::Error;
-pub use host::{ClientChannel, Host, HostState, Wake};
+pub use host::{
+    ClientChannel, FAULT_RECORD_VARIABLE, FAULT_REPLAY_VARIABLE, FAULT_VARIABLE, Host, HostState,
+    Injection, Wake,
+};
 pub use oarlock_port::{MemWire, Port};
 pub use oarlock_ucm::proto::{
-    ClientInfo, DeviceInfo, Hello, HostInfo, IdInfo, PortInfo, WriteBatch, WriteItem as Call,
-    WriteReply as Reply,
+    ClientInfo, DeviceChange, DeviceChangeKind, DeviceCounters, DeviceInfo, Hello, HostInfo,
+    IdInfo, PortInfo, WriteBatch, WriteItem as Call, WriteReply as Reply,
 };
 pub use patience::Patience;

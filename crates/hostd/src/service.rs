@@ -10,18 +10,26 @@
 //!   qp1.rs       management datagrams: packets, checks, pacing, the short cut within the host
 //!   network.rs   the real port or an in-memory host: slots, routes
 //!   devices.rs   one soft device per interface
+//!   changes.rs   what has changed between two looks at them
+//!   feed.rs      telling programs of that
+//!   faults.rs    faults on purpose
+//!   statistics.rs  counters of devices over all programs
 //!   ebb.rs       when memory goes back to the system
 //! ```
 
+mod changes;
 mod clients;
 mod devices;
 mod ebb;
 mod event_loop;
+mod faults;
+mod feed;
 mod identity;
 mod network;
 mod pipe;
 mod qp1;
 mod requests;
+mod statistics;
 
 pub use crate::log::{LOG_FILE_VARIABLE, LogFile};
 

@@ -10,7 +10,7 @@ pub struct Batch {
     buffers: Vec<Box<[u8]>>,
     packets: Vec<Entry>,
     /// Which packets bring a fault of the device with them, in their order.
-    faults: Vec<(usize, DeviceFault)>,
+    faults: Vec<(usize, Struck)>,
 }
 
 #[derive(Debug, Clone)]
@@ -69,9 +69,9 @@ impl Batch {
     }
 
     /// The packet that was put in last brings a fault with it.
-    pub(crate) fn strike(&mut self, fault: DeviceFault) {
+    pub(crate) fn strike(&mut self, struck: Struck) {
         if let Some(last) = self.packets.len().checked_sub(1) {
-            self.faults.push((last, fault));
+            self.faults.push((last, struck));
         }
     }
 
@@ -91,20 +91,34 @@ impl Batch {
 /// The faults for the packets of a [`Batch`], asked for in the packets' order.
 #[derive(Debug)]
 pub struct Strikes<'a> {
-    rest: &'a [(usize, DeviceFault)],
+    rest: &'a [(usize, Struck)],
+}
+
+/// A fault that a packet brings with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Struck {
+    pub(crate) fault: DeviceFault,
+    /// Which of the port's sets of rules has struck.
+    pub(crate) set: usize,
 }
 
 impl Strikes<'_> {
     /// The fault that comes with the packet at this place, 0 being the first. The places of several calls must ascend.
     #[inline]
     pub fn at(&mut self, packet: usize) -> Option<DeviceFault> {
-        while let Some(((place, fault), rest)) = self.rest.split_first() {
+        self.with_set(packet).map(|(fault, _)| fault)
+    }
+
+    /// As [`at`](Self::at), and which of the sets given to [`Port::set_faults`](crate::Port::set_faults) has struck, from 0.
+    #[inline]
+    pub fn with_set(&mut self, packet: usize) -> Option<(DeviceFault, usize)> {
+        while let Some(((place, struck), rest)) = self.rest.split_first() {
             if *place > packet {
                 break;
             }
             self.rest = rest;
             if *place == packet {
-                return Some(*fault);
+                return Some((struck.fault, struck.set));
             }
         }
         None

@@ -76,7 +76,8 @@ counters! {
     group_not_joined,
     /// Datagrams that the receive queue had no room for, those dropped before this endpoint was made included.
     rxq_overflow,
-    /// Packets to an address or slot that nobody holds, or to a group without members (in-memory wire).
+    /// Packets to an address or slot that nobody holds, to a group without members, or by a link that is down (in-memory
+    /// wire).
     no_receiver,
     /// Packets lost by an injected fault.
     fault_lost,

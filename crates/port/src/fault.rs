@@ -61,6 +61,7 @@ mod record;
 mod rules;
 mod stream;
 
+pub use inject::PortFaults;
 pub use judge::{Faults, RuleCount, Strike};
 pub use pattern::OpcodePattern;
 pub use record::RecordError;

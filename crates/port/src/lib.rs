@@ -26,12 +26,10 @@
 //! # Files
 //! `port.rs` the two kinds of endpoint behind one face; `udp.rs` sending and receiving on the real port;
 //! `group.rs` multicast memberships; `slots.rs` the socket group; `mem.rs` the in-memory wire; `frame.rs` IP and UDP headers as on the wire and the
-//! ICRC; `pcap/` captures; `fault.rs` and `fault/` faults on purpose;
-//! `change.rs` what host service and program tell each other of devices; `netlink/` interfaces and routes; `sys.rs` the only `unsafe` code.
+//! ICRC; `pcap/` captures; `fault.rs` and `fault/` faults on purpose; `netlink/` interfaces and routes; `sys.rs` the only `unsafe` code.
 #![deny(unsafe_code)]
 
 mod batch;
-mod change;
 mod counters;
 mod error;
 pub mod fault;
@@ -49,12 +47,11 @@ mod udp;
 pub use oarlock_wire::ROCE_PORT;
 
 pub use batch::{Batch, Strikes};
-pub use change::{DeviceChange, DeviceChangeKind, DeviceStatistics};
 pub use counters::Counters;
 pub use error::{MemError, PortOwner, SlotsError};
 pub use group::GroupKeeper;
 pub use mem::{Faults, MEM_IFINDEX, MemChanges, MemHost, MemPort, MemWire};
-pub use port::Port;
+pub use port::{DeviceStatistics, Port};
 pub use slots::{Renewal, UdpSlots};
 pub use sys::{fork, thread};
 pub use udp::{ForwardToken, UdpPort};

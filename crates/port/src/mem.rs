@@ -9,7 +9,7 @@ pub use dice::Faults;
 pub use link::MemChanges;
 
 use crate::counters::Counter;
-use crate::fault::{self, Direction, Fate, Held, Injector, Outlet};
+use crate::fault::{self, Direction, Fate, Held, Injector, Outlet, PortFaults};
 use crate::frame::{Flow, IpFields};
 use crate::group::Groups;
 use crate::pcap::{Capture, Tap};
@@ -41,7 +41,7 @@ pub struct MemHost {
 #[derive(Debug)]
 pub struct MemPort {
     /// Ends before the slot is closed.
-    injector: Injector,
+    injector: Arc<Injector>,
     groups: Groups,
     out: Arc<MemOutgoing>,
 }
@@ -150,7 +150,7 @@ impl MemHost {
         };
         drop(state);
         Ok(MemPort {
-            injector: Injector::default(),
+            injector: Arc::default(),
             groups: Groups::default(),
             out: Arc::new(MemOutgoing {
                 host: self.clone(),
@@ -184,6 +184,11 @@ impl MemPort {
     pub(crate) fn inject(&self, faults: Vec<Arc<fault::Faults>>) -> io::Result<()> {
         let outlet: Arc<dyn Outlet> = self.out.clone();
         self.injector.set(faults, &outlet)
+    }
+
+    pub(crate) fn faults(&self) -> PortFaults {
+        let outlet: Arc<dyn Outlet> = self.out.clone();
+        PortFaults::new(&self.injector, &outlet)
     }
 
     pub(crate) fn has_faults(&self) -> bool {
@@ -399,7 +404,9 @@ impl MemOutgoing {
             was_held: false,
         };
         let mut wire = self.host.wire.lock();
-        if flow.destination.is_multicast() {
+        if !wire.carries(self.host.host.number) {
+            self.counters.add(Counter::no_receiver, 1);
+        } else if flow.destination.is_multicast() {
             wire.transmit_to_group(&self.counters, &packet);
         } else {
             wire.transmit(&self.counters, slot, packet);
@@ -522,6 +529,7 @@ impl State {
     fn transmit(&mut self, counters: &Counters, slot: u8, packet: InFlight) {
         let entry = self
             .host_of(packet.flow.destination)
+            .filter(|host| self.carries(*host))
             .and_then(|host| self.slots.get_mut(&(host, slot)));
         match entry {
             Some(entry) => entry.receive(counters, self.dice.roll(), packet),
@@ -534,7 +542,10 @@ impl State {
         let members = self.groups.get(&packet.flow.destination);
         let mut reached = false;
         for (host, slot) in members.into_iter().flatten() {
-            if self.links.get(host).is_some_and(|link| link.present)
+            if self
+                .links
+                .get(host)
+                .is_some_and(|link| link.present && link.carries)
                 && let Some(entry) = self.slots.get_mut(&(*host, *slot))
             {
                 entry.receive(counters, self.dice.roll(), packet.clone());
@@ -544,6 +555,11 @@ impl State {
         if !reached {
             counters.add(Counter::no_receiver, 1);
         }
+    }
+
+    /// Whether packets pass a host's interface.
+    fn carries(&self, host: u64) -> bool {
+        self.links.get(&host).is_some_and(|link| link.carries)
     }
 
     /// The host that can be reached under an address.

@@ -1,6 +1,6 @@
 //! One slot's endpoint, whatever carries it.
 
-use crate::fault::Faults;
+use crate::fault::{Faults, PortFaults};
 use crate::{Batch, Counters, MemPort, UdpPort, pcap::Capture};
 use oarlock_wire::AddressVector;
 use std::io;
@@ -139,6 +139,15 @@ impl Port {
         }
     }
 
+    /// A handle by which faults can be injected when the port is in other hands.
+    #[must_use]
+    pub fn faults(&self) -> PortFaults {
+        match self {
+            Self::Udp(port) => port.faults(),
+            Self::Mem(port) => port.faults(),
+        }
+    }
+
     /// Whether there are faults.
     #[must_use]
     pub fn has_faults(&self) -> bool {
@@ -183,6 +192,15 @@ impl Port {
             Self::Mem(port) => port.record(av, packet),
         }
     }
+}
+
+/// The counters of one device, as a program tells its host service of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceStatistics {
+    /// The device's number on this host.
+    pub device: u32,
+    /// The counters with their names.
+    pub counters: Vec<(&'static str, u64)>,
 }
 
 impl AsFd for Port {

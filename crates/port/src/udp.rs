@@ -15,7 +15,7 @@ pub use forward::ForwardToken;
 pub(crate) use loopback::carrier as carrier_of;
 
 use crate::counters::Counter;
-use crate::fault::{Direction, Fate, Faults, Held, Injector, Outlet};
+use crate::fault::{Direction, Fate, Faults, Held, Injector, Outlet, PortFaults};
 use crate::frame::{Flow, IpFields};
 use crate::group::{self, Groups};
 use crate::pcap::{Capture, Tap};
@@ -38,7 +38,7 @@ pub struct UdpPort {
     /// Taken off the list before the socket is closed: fields are dropped in this order.
     _fork: crate::fork::ForkGuard,
     socket: Socket,
-    injector: Injector,
+    injector: Arc<Injector>,
     groups: Groups,
     out: Arc<Outgoing>,
 }
@@ -60,7 +60,7 @@ impl UdpPort {
         Ok(Self {
             _fork: crate::fork::ForkGuard::new(&socket)?,
             socket,
-            injector: Injector::default(),
+            injector: Arc::default(),
             groups: Groups::default(),
             out: Arc::new(Outgoing {
                 slot,
@@ -94,6 +94,11 @@ impl UdpPort {
     pub(crate) fn inject(&self, faults: Vec<Arc<Faults>>) -> io::Result<()> {
         let outlet: Arc<dyn Outlet> = self.out.clone();
         self.injector.set(faults, &outlet)
+    }
+
+    pub(crate) fn faults(&self) -> PortFaults {
+        let outlet: Arc<dyn Outlet> = self.out.clone();
+        PortFaults::new(&self.injector, &outlet)
     }
 
     pub(crate) fn has_faults(&self) -> bool {

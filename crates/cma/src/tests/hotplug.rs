@@ -1,7 +1,9 @@
 //! Devices and addresses that come and go.
 
 use super::world::{Host, PORT, SECOND, World, addr, device, errno, loopback, usual_devices};
-use crate::{Counter, Device, Errno, Error, EventKind, EventParam, Id, JoinKind, QpState, State};
+use crate::{
+    Counter, Device, Errno, Error, EventKind, EventParam, Id, JoinKind, Pretence, QpState, State,
+};
 use oarlock_wire::{Guid, RejReason};
 
 fn set(world: &mut World, host: usize, devices: Vec<Device>) {
@@ -314,4 +316,41 @@ fn a_lookup_under_way_ends_with_the_device() {
     assert_eq!(world.a().cma.counters().get(Counter::LookupsStale), 1);
     world.a().cma.destroy_id(now, id).expect("exists");
     world.assert_nothing_left();
+}
+
+/// A fault on purpose strikes the identifiers of the channels that it is for, on the device that it is for, and the device
+/// itself goes on serving.
+#[test]
+fn what_is_pretended_of_a_device_concerns_the_channels_that_it_is_for() {
+    let mut world = World::pair();
+    let now = world.now();
+    let host = world.b();
+    let index = host.devices[0].index;
+    let listener = host.listener(addr("10.0.0.2", PORT), 0);
+    let wildcard = host.listener(addr("0.0.0.0", PORT + 1), 0);
+    let elsewhere = host.cma.create_channel().expect("another channel");
+    let other = host.id_on(elsewhere);
+    host.listen_at(other, addr("10.0.0.2", PORT + 2), 0);
+    for what in [Pretence::AddressChange, Pretence::Removal] {
+        host.cma.pretend(now, index + 7, what, |_| true);
+        host.cma
+            .pretend(now, index, what, |channel| channel == elsewhere);
+        let kind = match what {
+            Pretence::AddressChange => EventKind::ADDR_CHANGE,
+            Pretence::Removal => EventKind::DEVICE_REMOVAL,
+        };
+        assert_eq!(host.expect_on(elsewhere, kind).id, other);
+        host.expect_nothing();
+    }
+    let state = |host: &mut Host, id| host.cma.query(id).expect("exists").state;
+    assert_eq!(state(host, other), State::DeviceRemoval);
+    assert_eq!(state(host, listener), State::Listen);
+    assert_eq!(state(host, wildcard), State::Listen);
+    // Told once: what has lost its device has none to lose.
+    host.cma.pretend(now, index, Pretence::Removal, |channel| {
+        channel == elsewhere
+    });
+    host.expect_nothing();
+    host.bound(addr("10.0.0.2", PORT + 3))
+        .expect("the device is there");
 }

@@ -81,6 +81,7 @@ impl Devices {
             name: "mem0".to_owned(),
             mtu: MEMORY_MTU,
             up: host.has_device(),
+            running: host.is_link_up(),
             loopback: addresses.iter().any(IpAddr::is_loopback),
             hardware: Vec::new(),
             addresses: addresses
@@ -181,6 +182,7 @@ impl Devices {
             max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
             local_ca_ack_delay: device.limits.local_ca_ack_delay.get(),
             addresses: device.addresses.clone(),
+            port_active: interface.is_some_and(|interface| interface.running),
         }
     }
 }
@@ -219,6 +221,7 @@ mod tests {
             name: name.to_owned(),
             mtu: 1500,
             up: true,
+            running: true,
             loopback: name == "lo",
             hardware: Vec::new(),
             addresses: vec![netlink::Address {

@@ -3,9 +3,12 @@
 use super::clients::{self, Client, Grant};
 use super::devices::Found;
 use super::ebb::Ebb;
+use super::faults::ManagementFaults;
+use super::feed::Feed;
 use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
+use super::statistics::Statistics;
 use super::{ServiceConfig, identity, requests};
 use crate::{Error, Patience, sys};
 use oarlock_cma::{Device, MembershipAction};
@@ -17,7 +20,7 @@ use oarlock_wire::{Psn, Time, earliest};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{SocketFlags, accept_with};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -56,6 +59,11 @@ pub(super) struct Service {
     pub(super) stopping: bool,
     /// Whether the system lets everybody bind ports below 1024.
     pub(super) ports_are_free: bool,
+    pub(super) feeds: BTreeMap<u32, Feed>,
+    /// Devices that have gone, for which somebody may wait.
+    pub(super) gone_devices: BTreeSet<u32>,
+    pub(super) faults: ManagementFaults,
+    pub(super) statistics: Statistics,
     pub(super) buffer: Vec<u8>,
     pub(super) counters: ServiceCounters,
 }
@@ -83,6 +91,7 @@ pub(super) enum Source {
     Client(u32),
     Process(u32),
     Pipe(u64),
+    Feed(u32),
 }
 
 impl Service {
@@ -119,6 +128,10 @@ impl Service {
             settle_at: None,
             stopping: false,
             ports_are_free: unprivileged.is_ok_and(|text| text.trim() == "0"),
+            feeds: BTreeMap::new(),
+            gone_devices: BTreeSet::new(),
+            faults: ManagementFaults::default(),
+            statistics: Statistics::default(),
             buffer: vec![0; MAX_MESSAGE],
             counters: ServiceCounters::default(),
         };
@@ -262,7 +275,8 @@ impl Service {
             Source::Interfaces => self.notice_changes(),
             Source::Port => {
                 let now = self.now();
-                self.qp1.receive(now, &self.network.port, &mut self.ucm);
+                let struck = self.qp1.receive(now, &self.network.port, &mut self.ucm);
+                self.strike(&struck);
             }
             Source::Process(id) => self.remove_client(id),
             Source::Client(id) => {
@@ -277,6 +291,7 @@ impl Service {
                     self.remove_client(id);
                 }
             }
+            Source::Feed(id) => self.serve_feed(id, flags),
             Source::Pipe(token) => {
                 if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
                     self.close_file(token);
@@ -325,7 +340,9 @@ impl Service {
                 }
             }
             while let Some(transmit) = self.ucm.poll_transmit() {
-                let within_host = self.network.devices.is_own(transmit.av.remote.to_ip());
+                // Faults strike what passes the port.
+                let within_host = self.network.devices.is_own(transmit.av.remote.to_ip())
+                    && !self.network.port.has_faults();
                 self.qp1.send(
                     now,
                     &self.network.port,
@@ -461,7 +478,12 @@ impl Service {
         self.change(Source::Pipe(token), &self.pipes[&token], flags);
     }
 
-    fn watch(&self, source: Source, fd: impl AsFd, flags: epoll::EventFlags) -> Result<(), Error> {
+    pub(super) fn watch(
+        &self,
+        source: Source,
+        fd: impl AsFd,
+        flags: epoll::EventFlags,
+    ) -> Result<(), Error> {
         epoll::add(
             &self.epoll,
             fd,
@@ -471,7 +493,7 @@ impl Service {
         .map_err(Error::errno("watch a descriptor"))
     }
 
-    fn change(&self, source: Source, fd: impl AsFd, flags: epoll::EventFlags) {
+    pub(super) fn change(&self, source: Source, fd: impl AsFd, flags: epoll::EventFlags) {
         let changed = epoll::modify(
             &self.epoll,
             fd,
@@ -485,7 +507,7 @@ impl Service {
     }
 
     /// Stops watching, also for copies of the descriptor that somebody else may hold.
-    fn forget(&self, fd: impl AsFd) {
+    pub(super) fn forget(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -527,6 +549,9 @@ impl Service {
                 self.forget(&pipe);
             }
         }
+        self.statistics.close(id);
+        self.faults.forget(&self.network.port, id);
+        self.close_feed(id);
         for slot in &client.slots {
             self.network.release_slot(*slot);
         }
@@ -571,9 +596,11 @@ impl Service {
     /// Looks at the interfaces again.
     pub(super) fn refresh_devices(&mut self) {
         // A failed look leaves things as they were; the next one comes.
+        let before = self.network.devices.infos();
         let Ok(Found::Changed { replaced }) = self.network.look_again() else {
             return;
         };
+        self.tell_changes(&before);
         let now = self.now();
         let devices = &self.network.devices;
         if !replaced.is_empty() {
@@ -601,6 +628,7 @@ impl Service {
             ("slots_held", self.network.held_slots() as u64),
             ("slots_rxq_overflow", self.network.dropped_in_slots()),
             ("group_memberships", self.network.memberships() as u64),
+            ("faults_struck", self.faults.struck()),
             (
                 "interfaces_left_to_kernel_rdma",
                 self.network.devices.skipped.len() as u64,
@@ -648,6 +676,7 @@ impl Source {
             Self::Client(id) => (4, u64::from(id)),
             Self::Process(id) => (5, u64::from(id)),
             Self::Pipe(token) => (6, token),
+            Self::Feed(id) => (7, u64::from(id)),
         };
         kind << VALUE_BITS | value & VALUE_MASK
     }
@@ -662,6 +691,7 @@ impl Source {
             4 => Self::Client(value as u32),
             5 => Self::Process(value as u32),
             6 => Self::Pipe(value),
+            7 => Self::Feed(value as u32),
             _ => return None,
         })
     }

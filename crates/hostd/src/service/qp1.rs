@@ -6,6 +6,7 @@
 //!   MAD   256 bytes, class 0x07 (communication management)
 //! ```
 
+use oarlock_port::fault::DeviceFault;
 use oarlock_port::{Batch, Port};
 use oarlock_ucm::Ucm;
 use oarlock_wire::{
@@ -13,10 +14,21 @@ use oarlock_wire::{
     QKey, Qpn, Time, packet::MAX_HEADER_LEN,
 };
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A management datagram and its path, seen from this side.
 type Datagram = (AddressVector, [u8; MAD_LEN]);
+
+/// A fault of a device that came with a datagram.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strike {
+    pub(super) fault: DeviceFault,
+    /// Which set of rules.
+    pub(super) set: usize,
+    /// The address that the datagram came to.
+    pub(super) local: IpAddr,
+}
 
 /// The state of QP1.
 #[derive(Debug)]
@@ -185,14 +197,21 @@ impl Qp1 {
         waiting > 0
     }
 
-    /// Receives what has come from the network, in batches, and hands it on.
-    pub(super) fn receive(&mut self, now: Time, port: &Port, ucm: &mut Ucm) {
+    /// Receives what has come from the network, in batches, and hands it on. Gives the faults that rules have for devices.
+    pub(super) fn receive(&mut self, now: Time, port: &Port, ucm: &mut Ucm) -> Vec<Strike> {
+        let mut struck = Vec::new();
         let mut batch = std::mem::take(&mut self.batch);
         for _ in 0..RECEIVE_ROUNDS {
             if !matches!(port.recv(&mut batch), Ok(n) if n > 0) {
                 break;
             }
-            for (av, packet) in batch.iter() {
+            let mut strikes = batch.strikes();
+            for (place, (av, packet)) in batch.iter().enumerate() {
+                struck.extend(strikes.with_set(place).map(|(fault, set)| Strike {
+                    fault,
+                    set,
+                    local: av.local.to_ip(),
+                }));
                 if let Some(mad) = self.open(packet) {
                     self.counters.received += 1;
                     ucm.handle_mad(now, &av, &mad);
@@ -200,6 +219,7 @@ impl Qp1 {
             }
         }
         self.batch = batch;
+        struck
     }
 
     /// Takes the datagram out of a packet; counts why not.

@@ -9,7 +9,7 @@ use oarlock_port::fdpass::{self, MAX_FDS};
 use oarlock_port::pcap::Capture;
 use oarlock_ucm::proto::{
     ClientInfo, DevicePage, Header, Hello, HostInfo, IdPage, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME,
-    MAX_PORTS, Malformed, NO_ANSWER, Refusal, RefusalCode, Reply, Request,
+    MAX_PORTS, Malformed, NO_ANSWER, Refusal, RefusalCode, Reply, Request, StatisticsPage,
 };
 use oarlock_ucm::{FileId, Owner};
 use std::os::fd::OwnedFd;
@@ -103,11 +103,20 @@ impl Service {
                 "a program says hello before anything else",
             ));
         }
-        let wanted = usize::from(matches!(request, Request::Trace));
-        if fds.len() != wanted {
+        let allowed = match request {
+            Request::Trace => 1..=1,
+            Request::InjectFaults(_) => 0..=1,
+            _ => 0..=0,
+        };
+        if !allowed.contains(&fds.len()) {
             let sentence = format!(
-                "{} descriptors came with a request that takes {wanted}",
-                fds.len()
+                "{} descriptors came with a request that takes {}",
+                fds.len(),
+                if allowed.start() == allowed.end() {
+                    allowed.end().to_string()
+                } else {
+                    format!("at most {}", allowed.end())
+                }
             );
             return Err(Refusal {
                 code: RefusalCode::DESCRIPTOR,
@@ -157,6 +166,28 @@ impl Service {
             Request::Stop => {
                 self.stopping = true;
                 done()
+            }
+            Request::WatchDevices => {
+                // What happened before is not news.
+                self.refresh_devices();
+                let feed = self.open_feed(id).map_err(|error| system(&error))?;
+                Ok((Reply::Done, vec![feed]))
+            }
+            Request::InjectFaults(source) => {
+                self.inject(id, source, fds.pop())?;
+                done()
+            }
+            Request::FailDevice { fault, address } => {
+                self.fail_device_of(id, fault, address)?;
+                done()
+            }
+            Request::ShareStatistics => {
+                let file = self.statistics.share(id).map_err(|error| system(&error))?;
+                Ok((Reply::Done, vec![file]))
+            }
+            Request::Statistics { after } => {
+                let page = StatisticsPage::fill(self.statistics.list(after));
+                Ok((Reply::Statistics(page), Vec::new()))
             }
             _ => Err(refusal(
                 RefusalCode::UNKNOWN_REQUEST,

@@ -1,9 +1,10 @@
 //! What an endpoint does with the verdicts.
 
 use super::hold::Hold;
-use super::judge::{DESTINATION, Strike};
-use super::{DeviceFault, Direction, Faults, ICRC_LEN, Verdict};
+use super::judge::DESTINATION;
+use super::{Direction, Faults, ICRC_LEN, Verdict};
 use crate::Counters;
+use crate::batch::Struck;
 use crate::counters::Counter;
 use crate::frame::{Flow, IpFields};
 use oarlock_wire::AddressVector;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 /// A packet that may have to wait.
@@ -79,13 +80,43 @@ struct Injected {
     hold: Option<Hold>,
 }
 
+/// A way to a port's faults that does not keep the port open, for whoever has handed the port over.
+#[derive(Debug, Clone)]
+pub struct PortFaults {
+    injector: Weak<Injector>,
+    outlet: Weak<dyn Outlet>,
+}
+
+impl PortFaults {
+    pub(crate) fn new(injector: &Arc<Injector>, outlet: &Arc<dyn Outlet>) -> Self {
+        Self {
+            injector: Arc::downgrade(injector),
+            outlet: Arc::downgrade(outlet),
+        }
+    }
+
+    /// As [`Port::inject`](crate::Port::inject); whether the port is still there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn inject(&self, faults: Option<Arc<Faults>>) -> io::Result<bool> {
+        match (self.injector.upgrade(), self.outlet.upgrade()) {
+            (Some(injector), Some(outlet)) => {
+                injector.set(faults.into_iter().collect(), &outlet)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
 /// What becomes of a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Delivered,
     Twice,
     /// Delivered, and this is to happen.
-    With(DeviceFault),
+    With(Struck),
     /// Gone, or held.
     Away,
     /// Damaged in place.
@@ -126,24 +157,24 @@ impl Injector {
         let injected = self.injected.read().unwrap_or_else(PoisonError::into_inner);
         let counters = outlet.counters();
         match injected.judge(Direction::Tx, &packet.datagram) {
-            None | Some(Verdict::Device(_)) => {}
-            Some(Verdict::Drop) => {
+            None | Some((Verdict::Device(_), _)) => {}
+            Some((Verdict::Drop, _)) => {
                 counters.add(Counter::fault_lost, 1);
                 return Ok(());
             }
-            Some(Verdict::Duplicate) => {
+            Some((Verdict::Duplicate, _)) => {
                 counters.add(Counter::fault_duplicated, 1);
                 outlet.put(&packet)?;
             }
-            Some(Verdict::Corrupt { offset, bit }) => {
+            Some((Verdict::Corrupt { offset, bit }, _)) => {
                 counters.add(Counter::fault_corrupted, 1);
                 corrupt(&packet.flow, &mut packet.datagram, offset, bit);
             }
-            Some(Verdict::Delay(by)) => {
+            Some((Verdict::Delay(by), _)) => {
                 injected.hold(outlet, packet, by, false);
                 return Ok(());
             }
-            Some(Verdict::Reorder(within)) => {
+            Some((Verdict::Reorder(within), _)) => {
                 injected.hold(outlet, packet, within, true);
                 return Ok(());
             }
@@ -166,25 +197,25 @@ impl Injector {
         let counters = outlet.counters();
         let fate = match injected.judge(Direction::Rx, datagram) {
             None => Fate::Delivered,
-            Some(Verdict::Device(fault)) => Fate::With(fault),
-            Some(Verdict::Drop) => {
+            Some((Verdict::Device(fault), set)) => Fate::With(Struck { fault, set }),
+            Some((Verdict::Drop, _)) => {
                 counters.add(Counter::fault_lost, 1);
                 return Fate::Away;
             }
-            Some(Verdict::Duplicate) => {
+            Some((Verdict::Duplicate, _)) => {
                 counters.add(Counter::fault_duplicated, 1);
                 Fate::Twice
             }
-            Some(Verdict::Corrupt { offset, bit }) => {
+            Some((Verdict::Corrupt { offset, bit }, _)) => {
                 counters.add(Counter::fault_corrupted, 1);
                 corrupt(flow, datagram, offset, bit);
                 return Fate::Corrupted;
             }
-            Some(Verdict::Delay(by)) => {
+            Some((Verdict::Delay(by), _)) => {
                 injected.hold(outlet, held(datagram), by, false);
                 return Fate::Away;
             }
-            Some(Verdict::Reorder(within)) => {
+            Some((Verdict::Reorder(within), _)) => {
                 injected.hold(outlet, held(datagram), within, true);
                 return Fate::Away;
             }
@@ -195,14 +226,16 @@ impl Injector {
 }
 
 impl Injected {
-    fn judge(&self, direction: Direction, datagram: &[u8]) -> Option<Verdict> {
+    /// What becomes of a packet, and by which set.
+    fn judge(&self, direction: Direction, datagram: &[u8]) -> Option<(Verdict, usize)> {
         let (packet, _) = datagram.split_last_chunk::<ICRC_LEN>()?;
-        self.faults
-            .iter()
-            .map(|faults| faults.judge(packet, direction))
-            // All see the packet, so that each knows its place; the first that strikes decides.
-            .fold(None, |first: Option<Strike>, strike| first.or(strike))
-            .map(|strike| strike.verdict)
+        // All see the packet, so that each knows its place; the first that strikes decides.
+        let mut first = None;
+        for (set, faults) in self.faults.iter().enumerate() {
+            let strike = faults.judge(packet, direction);
+            first = first.or(strike.map(|strike| (strike.verdict, set)));
+        }
+        first
     }
 
     fn hold(&self, outlet: &dyn Outlet, packet: Held, time: Duration, to_be_overtaken: bool) {

@@ -12,6 +12,8 @@ use std::sync::{Arc, Weak};
 pub(super) struct Link {
     /// Whether the interface is there; without it no address of the host can be reached.
     pub(super) present: bool,
+    /// Whether packets pass the interface, in and out.
+    pub(super) carries: bool,
     /// In the order in which they were added.
     addresses: Vec<IpAddr>,
     /// Told of every change.
@@ -22,6 +24,7 @@ impl Link {
     pub(super) fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
             present: true,
+            carries: true,
             addresses,
             watchers: Vec::new(),
         }
@@ -99,6 +102,23 @@ impl MemHost {
     /// Gives the interface back, with the addresses that the host has.
     pub fn restore_device(&self) {
         self.set_present(true);
+    }
+
+    /// Whether the link is up.
+    #[must_use]
+    pub fn is_link_up(&self) -> bool {
+        self.link(|link| link.carries)
+    }
+
+    /// Pulls the cable, or puts it back: the interface and its addresses stay, but what is sent to them or from them is lost,
+    /// within the host as well.
+    pub fn set_link_up(&self, up: bool) {
+        self.link(|link| {
+            if link.carries != up {
+                link.carries = up;
+                link.tell();
+            }
+        });
     }
 
     /// A descriptor that tells of changes to the addresses and the interface.

@@ -320,3 +320,31 @@ fn addresses_and_the_interface_come_and_go_and_watchers_are_told() {
     drop(changes);
     a.remove_device();
 }
+
+/// A link that is down keeps addresses and slots, and loses what is sent over it in either direction.
+#[test]
+fn nothing_passes_a_link_that_is_down() {
+    let wire = MemWire::new();
+    let (a, b) = (host(&wire, "192.0.2.1"), host(&wire, "192.0.2.2"));
+    let (one, two) = (Port::Mem(a.open(1).unwrap()), Port::Mem(b.open(2).unwrap()));
+    let group: IpAddr = "239.1.2.3".parse().unwrap();
+    two.join_group(group, MEM_IFINDEX).unwrap();
+    let changes = b.changes().unwrap();
+    b.set_link_up(false);
+    b.set_link_up(false);
+    assert!(changes.take() && !changes.take());
+    assert!(!b.is_link_up() && b.has_device() && wire.has_address("192.0.2.2".parse().unwrap()));
+    let there = path("192.0.2.1", "192.0.2.2");
+    one.send(&there, &packet(2, 1)).unwrap();
+    one.send(&path("192.0.2.1", "239.1.2.3"), &packet(0xFF, 2))
+        .unwrap();
+    two.send(&there.reversed(), &packet(1, 3)).unwrap();
+    assert_eq!((marks(&one), marks(&two)), (vec![], vec![]));
+    assert_eq!(one.counters().no_receiver(), 2);
+    assert_eq!(two.counters().no_receiver(), 1);
+    b.set_link_up(true);
+    assert!(changes.take());
+    one.send(&there, &packet(2, 4)).unwrap();
+    two.send(&there.reversed(), &packet(1, 5)).unwrap();
+    assert_eq!((marks(&one), marks(&two)), (vec![5], vec![4]));
+}

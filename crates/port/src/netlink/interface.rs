@@ -21,6 +21,8 @@ pub struct Interface {
     pub mtu: u32,
     /// Whether it is up.
     pub up: bool,
+    /// Whether it carries packets: it is up and has a carrier (IFF_RUNNING).
+    pub running: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
     /// Hardware address, empty if it has none.
@@ -79,6 +81,7 @@ fn interface(link: &LinkMessage, rdma: &HashMap<String, String>) -> Option<Inter
         name: String::new(),
         mtu: 0,
         up: link.header.flags.contains(LinkFlags::Up),
+        running: link.header.flags.contains(LinkFlags::Running),
         loopback: link.header.flags.contains(LinkFlags::Loopback),
         hardware: Vec::new(),
         addresses: Vec::new(),

@@ -13,23 +13,28 @@
 //! which are answered with [`RefusalCode::UNKNOWN_REQUEST`]; fields that a lower minor version does not send have the value
 //! that the field's documentation says. [`Header::read`] and [`Header::check`] are apart so that even a refused message can
 //! be answered with its sequence number. Version 1.1 added to [`IdPage`] the backlog and the groups of identifiers, and the process
-//! number that a client gives itself.
+//! number that a client gives itself. Version 1.2 added the feed of device changes, faults on purpose, statistics, and to
+//! [`DeviceInfo`] the state of the port. A program asks for the feed, so one of an earlier version is not sent any of it.
 //!
 //! **Bounds.** A message has at most [`MAX_MESSAGE`] bytes, and every count in it is checked against what is left before
 //! anything is allocated.
 
+mod changes;
 mod codec;
 mod reply;
 mod request;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
+pub use changes::{DeviceChange, DeviceChangeKind};
 pub use codec::Malformed;
 pub use reply::{
     BacklogInfo, ClientInfo, DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, PortInfo,
     Refusal, RefusalCode, Reply, WriteReply,
 };
-pub use request::{Acknowledged, Request, WriteBatch, WriteItem};
+pub use request::{Acknowledged, DeviceFault, InjectFaults, Request, WriteBatch, WriteItem};
+pub use statistics::{DeviceCounters, MAX_PAGE_FILE, Page, StatisticsPage};
 
 use codec::{Reader, Writer};
 
@@ -53,6 +58,8 @@ pub const MAX_COUNTERS: usize = 1024;
 pub const MAX_PORTS: usize = 2048;
 /// The most multicast groups that are listed for one identifier.
 pub const MAX_GROUPS: usize = 64;
+/// The most bytes of fault rules, and of a record that is replayed by the service.
+pub const MAX_RULES_TEXT: usize = 48 * 1024;
 /// The most bytes of a name.
 pub const MAX_NAME: usize = 64;
 /// The size of [`Header`] on the socket.
@@ -61,7 +68,7 @@ pub const HEADER_LEN: usize = 16;
 const MAGIC: [u8; 4] = *b"oarK";
 
 /// The version of this module.
-pub const VERSION: Version = Version { major: 1, minor: 1 };
+pub const VERSION: Version = Version { major: 1, minor: 2 };
 
 /// A version of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

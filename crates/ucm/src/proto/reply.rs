@@ -3,7 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use super::changes::{DeviceChange, read_addresses, write_addresses};
 use super::codec::{Malformed, Reader, Writer};
+use super::statistics::StatisticsPage;
 use super::{
     Header, MAX_BATCH, MAX_COUNTERS, MAX_GROUPS, MAX_MESSAGE, MAX_NAME, MAX_PORTS, MAX_RESPONSE,
     MAX_SENTENCE, VERSION, Version, end, frame,
@@ -35,8 +37,13 @@ pub enum Reply {
     Devices(DevicePage),
     /// To [`Request::Ps`](super::Request::Ps).
     Ps(IdPage),
-    /// Done, with nothing to say: to CloseChannel, ReturnSlot, Trace and Stop.
+    /// Done, with nothing to say: to CloseChannel, ReturnSlot, Trace, Stop, InjectFaults and FailDevice; to WatchDevices and
+    /// ShareStatistics, to which a descriptor comes along.
     Done,
+    /// To [`Request::Statistics`](super::Request::Statistics).
+    Statistics(StatisticsPage),
+    /// Unasked, on the feed of [`Request::WatchDevices`](super::Request::WatchDevices): what has happened, oldest first.
+    Changes(Vec<DeviceChange>),
 }
 
 /// Why a request was not carried out.
@@ -164,6 +171,8 @@ pub struct DeviceInfo {
     pub local_ca_ack_delay: u8,
     /// The GID table, in order; an entry is an address.
     pub addresses: Vec<IpAddr>,
+    /// Whether the link is up; true from a service before version 1.2.
+    pub port_active: bool,
 }
 
 /// Some of the identifiers, and with the first page the service's state.
@@ -268,6 +277,8 @@ mod kind {
     pub(super) const SLOT: u16 = 0x8005;
     pub(super) const DEVICES: u16 = 0x8006;
     pub(super) const PS: u16 = 0x8007;
+    pub(super) const STATISTICS: u16 = 0x8008;
+    pub(super) const CHANGES: u16 = 0x8009;
 }
 
 impl Reply {
@@ -323,6 +334,17 @@ impl Reply {
                 kind::PS
             }
             Self::Done => kind::DONE,
+            Self::Statistics(page) => {
+                page.write(w);
+                kind::STATISTICS
+            }
+            Self::Changes(changes) => {
+                w.count(changes.len());
+                for change in changes {
+                    change.write(w);
+                }
+                kind::CHANGES
+            }
         }
     }
 
@@ -384,24 +406,33 @@ impl Reply {
                 slot: r.u8("slot")?,
                 forward: r.u64("token for forwarding")?,
             },
-            kind::DEVICES => Self::Devices(DevicePage::read(r)?),
+            kind::DEVICES => Self::Devices(DevicePage::read(
+                r,
+                header.version >= Version { major: 1, minor: 2 },
+            )?),
             kind::PS => Self::Ps(IdPage::read(
                 r,
                 header.version >= Version { major: 1, minor: 1 },
             )?),
             kind::DONE => Self::Done,
+            kind::STATISTICS => Self::Statistics(StatisticsPage::read(r)?),
+            kind::CHANGES => {
+                let count = r.count("number of changes", MAX_MESSAGE, DeviceChange::LEAST)?;
+                let changes: Result<_, _> = (0..count).map(|_| DeviceChange::read(r)).collect();
+                Self::Changes(changes?)
+            }
             kind => return Err(Malformed::UnknownReply { kind }),
         })
     }
 }
 
 /// Room in a message for what comes in pages; the rest is for the frame and counts.
-const PAGE_ROOM: usize = MAX_MESSAGE - 1024;
+pub(super) const PAGE_ROOM: usize = MAX_MESSAGE - 1024;
 /// How much of it the counters may take.
 const COUNTER_ROOM: usize = MAX_MESSAGE / 2;
 
 /// The longest start of `entries` that fits in `room` bytes, and whether more follow.
-fn fitting<T>(
+pub(super) fn fitting<T>(
     mut room: usize,
     entries: impl IntoIterator<Item = T>,
     write: impl Fn(&T, &mut Writer),
@@ -431,7 +462,14 @@ impl DevicePage {
     #[must_use]
     pub fn fill(all: &[DeviceInfo], first: u32) -> Self {
         let skip = usize::try_from(first).unwrap_or(usize::MAX);
-        let (devices, more) = fitting(PAGE_ROOM, all.iter().skip(skip).cloned(), DeviceInfo::write);
+        let (devices, more) = fitting(
+            PAGE_ROOM,
+            all.iter().skip(skip).cloned(),
+            |device: &DeviceInfo, w: &mut Writer| {
+                device.write(w);
+                device.write_since_1_2(w);
+            },
+        );
         let next =
             more.then(|| first.saturating_add(u32::try_from(devices.len()).unwrap_or(u32::MAX)));
         Self { devices, next }
@@ -443,18 +481,24 @@ impl DevicePage {
             device.write(w);
         }
         w.option(self.next, Writer::u32);
+        for device in &self.devices {
+            device.write_since_1_2(w);
+        }
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn read(r: &mut Reader<'_>, since_1_2: bool) -> Result<Self, Malformed> {
         let count = r.count("number of devices", MAX_MESSAGE, Self::LEAST)?;
         let mut devices = Vec::with_capacity(count);
         for _ in 0..count {
             devices.push(DeviceInfo::read(r)?);
         }
-        Ok(Self {
-            devices,
-            next: r.option("next device", Reader::u32)?,
-        })
+        let next = r.option("next device", Reader::u32)?;
+        if since_1_2 {
+            for device in &mut devices {
+                device.port_active = r.bool("port state")?;
+            }
+        }
+        Ok(Self { devices, next })
     }
 }
 
@@ -472,12 +516,12 @@ impl DeviceInfo {
         w.u8(self.max_qp_rd_atom);
         w.u8(self.max_qp_init_rd_atom);
         w.u8(self.local_ca_ack_delay);
-        // A GID table has at most 256 entries; what is above that could not be named by an index anyway.
-        let addresses = &self.addresses[..self.addresses.len().min(256)];
-        w.count(addresses.len());
-        for &address in addresses {
-            w.ip(address);
-        }
+        write_addresses(&self.addresses, w);
+    }
+
+    /// What version 1.2 added. It follows the whole list, so that older programs read the list as they always did.
+    fn write_since_1_2(&self, w: &mut Writer) {
+        w.bool(self.port_active);
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -494,14 +538,8 @@ impl DeviceInfo {
             max_qp_rd_atom: r.u8("responder limit")?,
             max_qp_init_rd_atom: r.u8("initiator limit")?,
             local_ca_ack_delay: r.u8("acknowledgement delay")?,
-            addresses: {
-                let count = r.count("number of addresses", 256, 5)?;
-                let mut addresses = Vec::with_capacity(count);
-                for _ in 0..count {
-                    addresses.push(r.ip("address")?);
-                }
-                addresses
-            },
+            addresses: read_addresses(r)?,
+            port_active: true,
         })
     }
 }

@@ -1,9 +1,11 @@
 //! What a process asks for.
 
+use std::net::IpAddr;
+
 use super::codec::{Malformed, Reader, Writer};
 use super::{
-    Header, MAX_BATCH, MAX_INLINE, MAX_NAME, MAX_REQUEST, Refusal, RefusalCode, VERSION, Version,
-    end, frame,
+    Header, MAX_BATCH, MAX_INLINE, MAX_NAME, MAX_REQUEST, MAX_RULES_TEXT, Refusal, RefusalCode,
+    VERSION, Version, end, frame,
 };
 
 /// A request.
@@ -47,6 +49,48 @@ pub enum Request {
     Trace,
     /// Asks the service to end.
     Stop,
+    /// Asks for the feed of [`DeviceChange`](super::DeviceChange)s: a descriptor comes with [`Reply::Done`](super::Reply::Done),
+    /// on which the service sends [`Reply::Changes`](super::Reply::Changes) unasked, with sequence number 0. Since 1.2.
+    WatchDevices,
+    /// Injects faults into management datagrams, in place of what the client injected before. The descriptor of a record may come
+    /// along, to which a line is appended for every fault. Since 1.2.
+    InjectFaults(InjectFaults),
+    /// Lets something happen to a device, as far as this client's identifiers on it are concerned. Since 1.2.
+    FailDevice {
+        /// What.
+        fault: DeviceFault,
+        /// An address of the device.
+        address: IpAddr,
+    },
+    /// Asks for the file for this client's counters, which comes with [`Reply::Done`](super::Reply::Done). Since 1.2.
+    ShareStatistics,
+    /// Lists the counters of devices, those of all clients, that there are and that have been, taken together. Since 1.2.
+    Statistics {
+        /// Only devices with higher indices; `None` from the start.
+        after: Option<u32>,
+    },
+}
+
+/// Faults on purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InjectFaults {
+    /// No more.
+    None,
+    /// Rules, as text of at most [`MAX_RULES_TEXT`] bytes.
+    Rules(String),
+    /// A record, as text of at most [`MAX_RULES_TEXT`] bytes, that is replayed.
+    Replay(String),
+}
+
+/// What can be made to happen to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceFault {
+    /// It goes away, and is there again for whoever asks for it anew.
+    Removal,
+    /// Its address changes.
+    AddressChange,
 }
 
 /// Requests of the rdma_ucm ABI that are answered together.
@@ -95,6 +139,11 @@ mod kind {
     pub(super) const TRACE: u16 = 8;
     pub(super) const STOP: u16 = 9;
     pub(super) const RETURN_SLOT: u16 = 10;
+    pub(super) const WATCH_DEVICES: u16 = 11;
+    pub(super) const INJECT_FAULTS: u16 = 12;
+    pub(super) const FAIL_DEVICE: u16 = 13;
+    pub(super) const SHARE_STATISTICS: u16 = 14;
+    pub(super) const STATISTICS: u16 = 15;
 }
 
 impl Request {
@@ -141,6 +190,24 @@ impl Request {
             }
             Self::Trace => kind::TRACE,
             Self::Stop => kind::STOP,
+            Self::WatchDevices => kind::WATCH_DEVICES,
+            Self::InjectFaults(faults) => {
+                faults.write(w);
+                kind::INJECT_FAULTS
+            }
+            Self::FailDevice { fault, address } => {
+                w.u8(match fault {
+                    DeviceFault::Removal => 1,
+                    DeviceFault::AddressChange => 2,
+                });
+                w.ip(*address);
+                kind::FAIL_DEVICE
+            }
+            Self::ShareStatistics => kind::SHARE_STATISTICS,
+            Self::Statistics { after } => {
+                w.option(*after, Writer::u32);
+                kind::STATISTICS
+            }
         }
     }
 
@@ -186,8 +253,55 @@ impl Request {
             },
             kind::TRACE => Self::Trace,
             kind::STOP => Self::Stop,
+            kind::WATCH_DEVICES => Self::WatchDevices,
+            kind::INJECT_FAULTS => Self::InjectFaults(InjectFaults::read(r)?),
+            kind::FAIL_DEVICE => Self::FailDevice {
+                fault: match r.u8("fault")? {
+                    1 => DeviceFault::Removal,
+                    2 => DeviceFault::AddressChange,
+                    value => return Err(out_of_range("fault", value, 2)),
+                },
+                address: r.ip("address")?,
+            },
+            kind::SHARE_STATISTICS => Self::ShareStatistics,
+            kind::STATISTICS => Self::Statistics {
+                after: r.option("device", Reader::u32)?,
+            },
             _ => return Ok(None),
         }))
+    }
+}
+
+impl InjectFaults {
+    fn write(&self, w: &mut Writer) {
+        match self {
+            Self::None => w.u8(0),
+            Self::Rules(text) => {
+                w.u8(1);
+                w.blob(text.as_bytes());
+            }
+            Self::Replay(text) => {
+                w.u8(2);
+                w.blob(text.as_bytes());
+            }
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match r.u8("kind of faults")? {
+            0 => Self::None,
+            1 => Self::Rules(r.text("fault rules", MAX_RULES_TEXT)?),
+            2 => Self::Replay(r.text("fault record", MAX_RULES_TEXT)?),
+            value => return Err(out_of_range("kind of faults", value, 2)),
+        })
+    }
+}
+
+fn out_of_range(field: &'static str, value: u8, max: u64) -> Malformed {
+    Malformed::OutOfRange {
+        field,
+        value: value.into(),
+        max,
     }
 }
 

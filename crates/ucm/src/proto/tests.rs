@@ -35,6 +35,21 @@ fn requests() -> Vec<Request> {
         Request::Ps { after: Some(5) },
         Request::Trace,
         Request::Stop,
+        Request::WatchDevices,
+        Request::InjectFaults(InjectFaults::None),
+        Request::InjectFaults(InjectFaults::Rules("drop:opcode=cm".into())),
+        Request::InjectFaults(InjectFaults::Replay("# oarlock fault record 1\n".into())),
+        Request::FailDevice {
+            fault: DeviceFault::Removal,
+            address: "192.0.2.1".parse().expect("an address"),
+        },
+        Request::FailDevice {
+            fault: DeviceFault::AddressChange,
+            address: "fd00::1".parse().expect("an address"),
+        },
+        Request::ShareStatistics,
+        Request::Statistics { after: None },
+        Request::Statistics { after: Some(3) },
     ]
 }
 
@@ -56,7 +71,22 @@ fn device() -> DeviceInfo {
             "127.0.0.1".parse().expect("an address"),
             "::1".parse().expect("an address"),
         ],
+        port_active: false,
     }
+}
+
+fn changes() -> Vec<DeviceChange> {
+    let kinds = [
+        DeviceChangeKind::PortError,
+        DeviceChangeKind::PortActive,
+        DeviceChangeKind::Addresses(device().addresses),
+        DeviceChangeKind::Removed,
+        DeviceChangeKind::Returned,
+    ];
+    (0..)
+        .zip(kinds)
+        .map(|(device, kind)| DeviceChange { device, kind })
+        .collect()
 }
 
 fn id(number: u32) -> IdInfo {
@@ -135,6 +165,14 @@ fn replies() -> Vec<Reply> {
             more: true,
         }),
         Reply::Done,
+        Reply::Statistics(StatisticsPage {
+            devices: vec![DeviceCounters {
+                device: 1,
+                counters: vec![("sent_pkts".into(), 1 << 33), ("rcvd_pkts".into(), 0)],
+            }],
+            more: true,
+        }),
+        Reply::Changes(changes()),
     ]
 }
 
@@ -286,7 +324,7 @@ fn a_newer_program_is_served_as_far_as_we_know_it() {
     assert_eq!(refusal.code, RefusalCode::UNKNOWN_REQUEST);
     assert_eq!(
         refusal.sentence,
-        "this service, version 1.1, does not know request 999 of version 1.2"
+        "this service, version 1.2, does not know request 999 of version 1.3"
     );
 }
 
@@ -336,7 +374,7 @@ fn another_major_version_is_refused_with_a_sentence_that_it_can_read() {
     assert_eq!(refusal.code, RefusalCode::VERSION);
     assert_eq!(
         refusal.sentence,
-        "this service speaks version 1.1 of the messages, the program speaks 2.0; use the same release for both"
+        "this service speaks version 1.2 of the messages, the program speaks 2.0; use the same release for both"
     );
     // The refusal itself crosses the border of major versions, both ways.
     let reply = Reply::Refused(refusal.clone()).encode_as(other, header.sequence);
@@ -391,6 +429,32 @@ fn a_page_of_version_1_0_has_no_backlogs_and_no_groups() {
         Reply::decode(&message),
         Err(Malformed::Trailing { left: added })
     );
+}
+
+/// What version 1.2 added to devices stands behind everything that version 1.1 knows.
+#[test]
+fn a_device_of_version_1_1_has_an_active_port() {
+    let message = Reply::Devices(DevicePage::fill(&[device(), device()], 0)).encode(5);
+    let body = &message[HEADER_LEN..];
+    let old = Version { major: 1, minor: 1 };
+    let (_, reply) =
+        Reply::decode(&frame(old, 0x8006, 5, &body[..body.len() - 2])).expect("readable");
+    let Reply::Devices(page) = reply else {
+        panic!("devices")
+    };
+    assert!(page.devices.iter().all(|device| device.port_active));
+    assert_eq!(
+        Reply::decode(&frame(old, 0x8006, 5, body)),
+        Err(Malformed::Trailing { left: 2 })
+    );
+}
+
+#[test]
+fn rules_of_faults_have_a_bound() {
+    let rules = |len| Request::InjectFaults(InjectFaults::Rules("x".repeat(len)));
+    assert!(decode(&rules(MAX_RULES_TEXT).encode(1)).is_ok());
+    let refusal = decode(&rules(MAX_RULES_TEXT + 1).encode(1)).expect_err("too long");
+    assert!(refusal.sentence.contains("fault rules holds"), "{refusal}");
 }
 
 #[test]

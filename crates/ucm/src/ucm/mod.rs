@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use oarlock_cm::{Seed, Transmit};
 use oarlock_cma::{
     ChannelId, Cma, Config, Device, Errno, Id, Lookup, LookupError, LookupToken, Membership,
-    MembershipToken, Route,
+    MembershipToken, Pretence, Route,
 };
 use oarlock_wire::{AddressVector, AlternatePath, MAD_LEN, Time};
 
@@ -206,6 +206,18 @@ impl Ucm {
     /// Takes the new list of devices, in the order in which they are preferred.
     pub fn set_devices(&mut self, now: Time, devices: Vec<Device>) {
         self.cma.set_devices(now, devices);
+    }
+
+    /// Lets something happen to a device, as far as the identifiers of one owner are concerned.
+    pub fn pretend(&mut self, now: Time, owner: Owner, device: u32, what: Pretence) {
+        let channels: BTreeSet<ChannelId> = self
+            .files
+            .values()
+            .filter(|file| file.owner == owner)
+            .map(|file| file.channel)
+            .collect();
+        self.cma
+            .pretend(now, device, what, |channel| channels.contains(&channel));
     }
 
     /// Takes the local addresses of interfaces that have no device.
