@@ -258,6 +258,15 @@ impl Uc {
         }
     }
 
+    /// Puts the queue pair into the error state by the fault of neither program, which [`QpEvent::Fatal`] tells: everything
+    /// outstanding is flushed, for this reason. In [`QpState::Error`] it does nothing.
+    pub fn fail(&mut self, reason: VendorError) {
+        if self.state != QpState::Error {
+            self.events.push_back(QpEvent::Fatal);
+            self.enter_error(reason);
+        }
+    }
+
     fn flush_sends(&mut self, reason: VendorError) {
         while let Some(wqe) = self.sq.pop() {
             let opcode = wqe.op.wc_opcode();

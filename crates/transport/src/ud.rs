@@ -118,7 +118,7 @@ impl Ud {
             completions: VecDeque::with_capacity(
                 config.max_send_wr as usize + config.max_recv_wr as usize,
             ),
-            events: VecDeque::with_capacity(2),
+            events: VecDeque::with_capacity(4),
             counters: Counters::default(),
         }
     }
@@ -218,6 +218,15 @@ impl Ud {
         }
         if self.buffers.is_shared() && !was_error {
             self.events.push_back(QpEvent::LastWqeReached);
+        }
+    }
+
+    /// Puts the queue pair into the error state by the fault of neither program, which [`QpEvent::Fatal`] tells: everything
+    /// outstanding is flushed, for this reason. In [`QpState::Error`] it does nothing.
+    pub fn fail(&mut self, reason: VendorError) {
+        if self.state != QpState::Error {
+            self.events.push_back(QpEvent::Fatal);
+            self.enter_error(reason);
         }
     }
 
@@ -527,7 +536,7 @@ impl Ud {
         Some(completion)
     }
 
-    /// The next asynchronous event: [`QpEvent::SqDrained`], [`QpEvent::LastWqeReached`].
+    /// The next asynchronous event: [`QpEvent::SqDrained`], [`QpEvent::LastWqeReached`], [`QpEvent::Fatal`].
     #[must_use]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.events.pop_front()

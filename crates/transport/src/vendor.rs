@@ -111,6 +111,8 @@ vendor_errors! {
     FLUSHED_AT_POST = 0x404, "flushed: the queue pair was in an error state when the request was posted";
     /// The device is gone.
     FLUSHED_BY_DEVICE = 0x405, "flushed: the device is gone or has failed";
+    /// Fault injection.
+    FLUSHED_BY_FAULT_RULE = 0x406, "flushed: a fault rule put the queue pair into the error state";
 }
 
 impl VendorError {

@@ -327,3 +327,6 @@ pub struct RecvWr<'a> {
     /// Buffers that together take one message.
     pub sges: &'a [Sge],
 }
+
+#[cfg(test)]
+mod tests;

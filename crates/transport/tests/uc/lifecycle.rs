@@ -332,3 +332,25 @@ fn a_list_of_requests_is_checked_as_a_whole() {
     let refused = rtr.uc.check_sends(&[good]);
     assert!(matches!(refused, Err((0, Error::WrongState { .. }))));
 }
+
+/// A device that is gone, a fault rule: every request says so, and the event comes once.
+#[test]
+fn a_failure_of_neither_program_is_fatal_and_flushes_with_its_reason() {
+    for reason in [
+        VendorError::FLUSHED_BY_DEVICE,
+        VendorError::FLUSHED_BY_FAULT_RULE,
+    ] {
+        let mut host = Host::new(A, UcConfig::default(), QpState::Rts);
+        host.send(1, b"x");
+        host.recv(20, 8);
+        host.uc.fail(reason);
+        host.uc.fail(VendorError::FLUSHED_BY_PROGRAM);
+        host.collect();
+        assert_eq!(host.outcomes(), [(1, FLUSHED), (20, FLUSHED)]);
+        assert!(host.completions.iter().all(|c| c.vendor_err == reason));
+        assert_eq!(
+            (host.uc.state(), &host.events[..]),
+            (QpState::Error, &[QpEvent::Fatal][..])
+        );
+    }
+}

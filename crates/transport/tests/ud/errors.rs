@@ -1,10 +1,10 @@
 //! What is refused, what is dropped, and what fails.
 
 use oarlock_transport::{
-    AttrMask, Counter, Error, QpAttr, QpState, Rc, RcConfig, RecvWr, SendData, SendWr, Sge,
-    UdConfig, UdDestination, WcStatus,
+    AttrMask, Counter, Error, QpAttr, QpState, QpType, Rc, RcConfig, RecvWr, RemoteAddress,
+    SendData, SendOp, SendWr, Sge, UdConfig, UdDestination, VendorError, WcStatus,
 };
-use oarlock_wire::{AddressVector, Gid, Grh, Mtu, Packet, QKey, Qpn};
+use oarlock_wire::{AddressVector, Gid, Grh, LKey, Mtu, Packet, QKey, Qpn, RKey};
 
 use std::net::Ipv4Addr;
 
@@ -322,4 +322,81 @@ fn a_changed_key_holds_from_then_on() {
     b.take(&changed(|p| p.bytes[12..16].copy_from_slice(&[0, 0, 0, 5])));
     assert_eq!(b.outcomes().len(), 2);
     assert_eq!(b.count(Counter::DroppedWrongQkey), 1);
+}
+
+/// IBA Vol. 1 ch. 11 "Post send request": a datagram is a SEND, and no answer to it could be fenced.
+#[test]
+fn operations_and_flags_that_datagrams_have_not_are_refused_by_name() {
+    let remote = RemoteAddress::default();
+    let good = SendWr {
+        ud: Some(to(1, 2)),
+        ..SendWr::default()
+    };
+    let qp_type = QpType::Ud;
+    let mut a = Host::new(1);
+    for op in [
+        SendOp::SendWithInvalidate(RKey(1)),
+        SendOp::Write(remote),
+        SendOp::WriteWithImm(remote, 1),
+        SendOp::Read(remote),
+        SendOp::CompareSwap {
+            remote,
+            compare: 0,
+            swap: 1,
+        },
+        SendOp::FetchAdd { remote, add: 1 },
+        SendOp::LocalInvalidate(RKey(1)),
+    ] {
+        let operation = op.name();
+        let expected = Error::OperationNotSupported { operation, qp_type };
+        assert_eq!(a.ud.post_send(&SendWr { op, ..good }), Err(expected));
+    }
+    let expected = Error::FlagNotAllowed {
+        flag: "fence",
+        operation: "SEND",
+        qp_type,
+    };
+    let fence = true;
+    assert_eq!(a.ud.post_send(&SendWr { fence, ..good }), Err(expected));
+    assert!(!a.ud.has_output(), "nothing was posted");
+}
+
+/// Each failed request says which rule it broke, and each flushed one why.
+#[test]
+fn failures_say_which_rule_they_broke() {
+    let mut a = Host::new(1);
+    let mut data = a.memory.store(b"data");
+    data.lkey = LKey(0xBAD);
+    for wr_id in 1..3 {
+        a.post(SendWr {
+            wr_id,
+            data: SendData::Sges(&[data]),
+            ud: Some(to(1, 2)),
+            ..SendWr::default()
+        });
+    }
+    assert!(a.sent().is_empty());
+    a.send(3, b"late", to(1, 2));
+    let reasons: Vec<VendorError> = a.completions().iter().map(|c| c.vendor_err).collect();
+    let expected = [
+        VendorError::LKEY_UNKNOWN,
+        VendorError::FLUSHED_BY_SEND,
+        VendorError::FLUSHED_AT_POST,
+    ];
+    assert_eq!(reasons, expected);
+
+    let (mut b, mut peer) = (Host::new(2), Host::new(1));
+    let gone = b.recv(1, 100);
+    b.recv(2, 100);
+    b.memory.vanish(gone);
+    peer.send(1, b"x", to(1, 2));
+    b.take(&peer.one_packet());
+    b.recv(3, 100);
+    let reasons: Vec<VendorError> = b.completions().iter().map(|c| c.vendor_err).collect();
+    let expected = [
+        VendorError::UNMAPPED,
+        VendorError::FLUSHED_BY_RECEIVE,
+        VendorError::FLUSHED_AT_POST,
+    ];
+    assert_eq!(reasons, expected);
 }

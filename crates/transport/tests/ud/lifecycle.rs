@@ -1,7 +1,7 @@
 //! States: what may be posted, what is admitted, what is forgotten.
 
 use oarlock_transport::{
-    AttrMask, Counter, Error, QpAttr, QpEvent, QpState, RecvWr, SendWr, WcStatus,
+    AttrMask, Counter, Error, QpAttr, QpEvent, QpState, RecvWr, SendWr, VendorError, WcStatus,
 };
 use oarlock_wire::{PKey, Psn, QKey};
 
@@ -197,4 +197,21 @@ fn in_sqd_sends_wait_and_messages_arrive() {
         a.ud.modify(&QpAttr::to_state(QpState::Rts)).unwrap();
         assert_eq!(a.sent().len(), 2);
     }
+}
+
+/// A device that is gone, a fault rule: every request says so, and the event comes once.
+#[test]
+fn a_failure_of_neither_program_is_fatal_and_flushes_with_its_reason() {
+    let mut host = Host::new(1);
+    host.send(1, b"x", to(1, 2));
+    host.recv(20, 100);
+    let reason = VendorError::FLUSHED_BY_DEVICE;
+    host.ud.fail(reason);
+    host.ud.fail(VendorError::FLUSHED_BY_PROGRAM);
+    let completions = host.completions();
+    assert_eq!(completions.len(), 2);
+    assert!(completions.iter().all(|c| c.vendor_err == reason));
+    let event = Some(QpEvent::Fatal);
+    assert_eq!((host.ud.poll_event(), host.ud.poll_event()), (event, None));
+    assert_eq!(host.ud.state(), QpState::Error);
 }
