@@ -55,6 +55,7 @@ mod endpoint;
 mod engine;
 mod error;
 mod event;
+mod faults;
 mod groups;
 mod lead;
 mod locks;

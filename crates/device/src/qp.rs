@@ -297,6 +297,24 @@ impl Qp {
         })
     }
 
+    /// Posts many requests, in order, or none of them; their packets leave together.
+    ///
+    /// # Errors
+    /// Index of the first one that would be refused and why, as [`post_send`](Self::post_send).
+    #[doc(alias = "ibv_wr_complete")]
+    pub fn post_send_all(&self, requests: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        self.core().check_not_forked().map_err(|error| (0, error))?;
+        let refused = |(i, error)| (i, Error::from(error));
+        self.core().with_qp(self.shared(), |inner| {
+            inner.transport.check_sends(requests).map_err(refused)?;
+            for (i, request) in requests.iter().enumerate() {
+                let posted = inner.transport.post_send(request);
+                posted.map_err(|error| refused((i, error)))?;
+            }
+            Ok(())
+        })
+    }
+
     /// Posts the binding of a window of type 1 and gives the key that the window has from now on; peers can use it when
     /// the request has completed, and the one before no more.
     ///

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use oarlock_port::Batch;
+use oarlock_port::fault::DeviceFault;
 use oarlock_transport::QpType;
 use oarlock_wire::{AddressVector, Opcode, Packet, Qpn, Time};
 
 use crate::endpoint::Core;
+use crate::faults::Struck;
 use crate::groups::Group;
 use crate::locks::{lock, read, try_lock};
 use crate::qp::{QpInner, QpShared};
@@ -59,7 +61,9 @@ impl Core {
         let slot = read(&self.port).as_ref().map(|port| port.slot());
         // Runs of one queue pair are the rule.
         let mut last: Option<Arc<QpShared>> = None;
-        for (from, bytes) in batch.iter() {
+        let mut strikes = batch.strikes();
+        for (i, (from, bytes)) in batch.iter().enumerate() {
+            let fault = strikes.at(i);
             let Ok(packet) = Packet::parse(bytes) else {
                 self.counters.malformed.add(1);
                 continue;
@@ -71,7 +75,7 @@ impl Core {
             let qpn = packet.bth.dest_qpn;
             if last.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
                 if qpn == Qpn::MULTICAST {
-                    self.handle_multicast(now, &from, &packet, touched);
+                    self.handle_multicast(now, &from, &packet, fault, touched);
                     continue;
                 }
                 if Some(slot_of(qpn)) != slot {
@@ -89,7 +93,7 @@ impl Core {
                 self.counters.wrong_interface.add(1);
                 continue;
             }
-            self.handle_packet(now, &from, &packet, qp, touched);
+            self.handle_packet(now, &from, &packet, qp, fault, touched);
         }
         drop(last);
         for qp in touched.drain(..) {
@@ -107,6 +111,7 @@ impl Core {
         now: Time,
         from: &AddressVector,
         packet: &Packet<'_>,
+        fault: Option<DeviceFault>,
         touched: &mut Vec<Arc<QpShared>>,
     ) {
         let Some(members) = self.groups.members(Group::of(from)) else {
@@ -114,7 +119,7 @@ impl Core {
             return;
         };
         for qp in members.iter() {
-            self.handle_packet(now, from, packet, qp, touched);
+            self.handle_packet(now, from, packet, qp, fault, touched);
         }
     }
 
@@ -125,8 +130,14 @@ impl Core {
         from: &AddressVector,
         packet: &Packet<'_>,
         qp: &Arc<QpShared>,
+        fault: Option<DeviceFault>,
         touched: &mut Vec<Arc<QpShared>>,
     ) {
+        if let Some(fault) = fault
+            && self.strike(fault, from, qp) == Struck::Lost
+        {
+            return;
+        }
         let mut inner = lock(qp.inner());
         if qp.is_destroyed() {
             self.counters.no_such_qp.add(1);

@@ -60,6 +60,15 @@ impl Transport {
         }
     }
 
+    /// Whether all of them could be posted now.
+    pub(crate) fn check_sends(&self, requests: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        match self {
+            Self::Rc(rc) => rc.check_sends(requests),
+            Self::Uc(uc) => uc.check_sends(requests),
+            Self::Ud(ud) => ud.check_sends(requests),
+        }
+    }
+
     pub(crate) fn post_recv(&mut self, request: &RecvWr<'_>) -> Result<(), Error> {
         match self {
             Self::Rc(rc) => rc.post_recv(request),

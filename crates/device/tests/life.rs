@@ -223,6 +223,13 @@ fn garbage_is_counted_by_name() {
     stranger
         .send(&av, &packet(0x04, qp.qpn().get()))
         .expect("send");
+    // A congestion notification is no packet of the queue pair's own service.
+    stranger
+        .send(&av, &packet(0x81, qp.qpn().get()))
+        .expect("send");
+    eventually("the count of notifications", || {
+        side.counter("congestion_notifications") == 1
+    });
     eventually("three drops", || {
         let wrong_state = oarlock_transport::Counter::DroppedWrongState;
         (

@@ -345,7 +345,8 @@ const SECOND_SLOT: u8 = 9;
 const PEER: &str = "OARLOCK_TEST_PEER";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes the tests of a body that serves both ends: `private` and `udp` in a module of its name.
+/// Makes the two tests of a body that serves both ends, in a module of the name given.
+#[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! both_ways {
     ($($(#[$doc:meta])* $name:ident: $body:expr;)*) => {$(
         $(#[$doc])*
@@ -366,4 +367,5 @@ macro_rules! both_ways {
         }
     )*};
 }
+#[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use both_ways;

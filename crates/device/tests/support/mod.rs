@@ -10,20 +10,48 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use oarlock_device::{
-    Access, Context, Cq, Cqe, DeviceInfo, DeviceLimits, Endpoint, Pd, PortSource, Qp, QpInit,
-    Region,
+    Access, Context, Cq, Cqe, DeviceChange, DeviceInfo, DeviceLimits, Endpoint, Pd, PortSource, Qp,
+    QpInit, Region,
 };
-use oarlock_port::{Faults, MemHost, MemWire, Port};
+use oarlock_port::{DeviceStatistics, Faults, MemHost, MemWire, Port};
 use oarlock_transport::{
     AttrMask, QpAttr, QpState, QpType, RecvWr, SendData, SendWr, Sge, UdDestination,
 };
 use oarlock_wire::{AddressVector, Gid, Guid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount};
+use rustix::event::{EventfdFlags, eventfd};
 
 /// Gives one slot of a host; `gone` plays the service.
 pub(crate) struct Source {
     port: Mutex<Option<Port>>,
     gone: Option<OwnedFd>,
+    changes: Option<Changes>,
+    published: Option<Published>,
     pub(crate) closed: Arc<Mutex<Vec<u8>>>,
+}
+
+/// What was published last.
+pub(crate) type Published = Arc<Mutex<Vec<DeviceStatistics>>>;
+
+/// Plays the service that tells of changes.
+#[derive(Clone)]
+pub(crate) struct Changes {
+    told: Arc<OwnedFd>,
+    queue: Arc<Mutex<Vec<(u32, DeviceChange)>>>,
+}
+
+impl Changes {
+    pub(crate) fn new() -> Self {
+        let told = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
+        Self {
+            told: Arc::new(told),
+            queue: Arc::default(),
+        }
+    }
+
+    pub(crate) fn tell(&self, device: u32, change: DeviceChange) {
+        self.queue.lock().expect("lock").push((device, change));
+        rustix::io::write(&self.told, &1_u64.to_ne_bytes()).expect("tell");
+    }
 }
 
 impl Source {
@@ -31,7 +59,23 @@ impl Source {
         Self {
             port: Mutex::new(Some(port)),
             gone: None,
+            changes: None,
+            published: None,
             closed: Arc::default(),
+        }
+    }
+
+    pub(crate) fn with_changes(self, changes: &Changes) -> Self {
+        Self {
+            changes: Some(changes.clone()),
+            ..self
+        }
+    }
+
+    pub(crate) fn publishing(self, published: &Published) -> Self {
+        Self {
+            published: Some(Arc::clone(published)),
+            ..self
         }
     }
 
@@ -51,6 +95,31 @@ impl PortSource for Source {
 
     fn gone_fd(&self) -> io::Result<Option<OwnedFd>> {
         self.gone.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
+    fn changes_fd(&self) -> io::Result<Option<OwnedFd>> {
+        let told = self
+            .changes
+            .as_ref()
+            .map(|changes| changes.told.try_clone());
+        told.transpose()
+    }
+
+    fn take_changes(&self) -> Vec<(u32, DeviceChange)> {
+        let changes = self.changes.as_ref().expect("a descriptor was given");
+        let mut queue = changes.queue.lock().expect("lock");
+        // Nothing to read if what it told of was taken before.
+        let _ = rustix::io::read(&changes.told, &mut [0; 8]);
+        std::mem::take(&mut queue)
+    }
+
+    fn statistics_interval(&self) -> Option<Duration> {
+        self.published.is_some().then_some(Duration::from_millis(5))
+    }
+
+    fn publish_statistics(&self, statistics: &[DeviceStatistics]) {
+        let published = self.published.as_ref().expect("asked for");
+        *published.lock().expect("lock") = statistics.to_vec();
     }
 
     fn port_closed(&self, slot: u8) {
