@@ -45,7 +45,7 @@ fn a_program_is_told_of_each_change_and_of_nothing_else() {
     let device = host.devices().unwrap().remove(0);
     assert!(device.port_active);
     assert!(!is_readable_within(&feed, 0));
-    let mut expect = |kinds: &[DeviceChangeKind]| {
+    let expect = |kinds: &[DeviceChangeKind]| {
         // The service has seen the change when it answers.
         let devices = host.devices().unwrap();
         let told: Vec<_> = host.take_changes();
@@ -96,7 +96,10 @@ fn a_program_that_does_not_look_holds_nobody_up() {
     let told = until_told(&host, &feed, &last);
     assert!(told.len() < 4000, "{} of 6000 changes", told.len());
     assert_eq!(told.last(), Some(&last));
-    let state = told.iter().rev().find(|change| matches!(change.kind, PortActive | PortError));
+    let state = told
+        .iter()
+        .rev()
+        .find(|change| matches!(change.kind, PortActive | PortError));
     assert_eq!(state.map(|change| &change.kind), Some(&PortActive));
 }
 
@@ -111,10 +114,16 @@ fn interfaces_of_the_system_are_told_of() {
         let quiet = Host::join().unwrap();
         let feeds = [&host, &other].map(|host| host.changes_fd().unwrap().unwrap());
         let devices = host.devices().unwrap();
-        let device = devices.iter().find(|device| device.name == "soft_v0").unwrap();
+        let device = devices
+            .iter()
+            .find(|device| device.name == "soft_v0")
+            .unwrap();
         let index = device.index;
         let expect = |kind: DeviceChangeKind| {
-            let wanted = DeviceChange { device: index, kind };
+            let wanted = DeviceChange {
+                device: index,
+                kind,
+            };
             for (host, feed) in [&host, &other].into_iter().zip(&feeds) {
                 until_told(host, feed, &wanted);
             }
@@ -141,66 +150,94 @@ fn interfaces_of_the_system_are_told_of() {
 /// A program of version 1.1 asks for nothing new: what it is sent are answers to its requests, which it can read.
 #[test]
 fn a_program_of_an_earlier_version_is_sent_nothing_of_it() {
-    in_own_namespace("a_program_of_an_earlier_version_is_sent_nothing_of_it", || {
-        run("ip link add v0 type veth peer name v1 && ip link set v1 up && ip link set v0 up");
-        run("ip addr add 192.0.2.1/24 dev v0");
-        let host = Host::serve().unwrap();
-        let feed = host.changes_fd().unwrap().unwrap();
-        let socket = raw();
-        let hello = Request::Hello {
-            pid: 1,
-            name: "old".to_owned(),
-        };
-        let exchange = |request: Request| {
-            let mut message = request.encode(7);
-            // Version 1.1.
-            message[5] = 1;
-            fdpass::send(&socket, &message, &[], true).unwrap();
-            let mut buffer = vec![0; 1 << 17];
-            assert!(is_readable_within(&socket, 20));
-            let received = fdpass::receive(&socket, &mut buffer, true).unwrap();
-            Reply::decode(&buffer[..received.len]).unwrap().1
-        };
-        assert!(matches!(exchange(hello), Reply::Hello(_)));
-        run("ip link set v1 down");
-        let devices = host.devices().unwrap();
-        let device = devices.iter().find(|device| device.name == "soft_v0").unwrap().index;
-        until_told(&host, &feed, &DeviceChange { device, kind: PortError });
-        assert!(!is_readable_within(&socket, 0), "nothing came unasked");
-        assert!(matches!(exchange(Request::Devices { first: 0 }), Reply::Devices(_)));
-    });
+    in_own_namespace(
+        "a_program_of_an_earlier_version_is_sent_nothing_of_it",
+        || {
+            run("ip link add v0 type veth peer name v1 && ip link set v1 up && ip link set v0 up");
+            run("ip addr add 192.0.2.1/24 dev v0");
+            let host = Host::serve().unwrap();
+            let feed = host.changes_fd().unwrap().unwrap();
+            let socket = raw();
+            let hello = Request::Hello {
+                pid: 1,
+                name: "old".to_owned(),
+            };
+            let exchange = |request: Request| {
+                let mut message = request.encode(7);
+                // Version 1.1.
+                message[5] = 1;
+                fdpass::send(&socket, &message, &[], true).unwrap();
+                let mut buffer = vec![0; 1 << 17];
+                assert!(is_readable_within(&socket, 20));
+                let received = fdpass::receive(&socket, &mut buffer, true).unwrap();
+                Reply::decode(&buffer[..received.len]).unwrap().1
+            };
+            assert!(matches!(exchange(hello), Reply::Hello(_)));
+            run("ip link set v1 down");
+            let devices = host.devices().unwrap();
+            let device = devices
+                .iter()
+                .find(|device| device.name == "soft_v0")
+                .unwrap()
+                .index;
+            until_told(
+                &host,
+                &feed,
+                &DeviceChange {
+                    device,
+                    kind: PortError,
+                },
+            );
+            assert!(!is_readable_within(&socket, 0), "nothing came unasked");
+            assert!(matches!(
+                exchange(Request::Devices { first: 0 }),
+                Reply::Devices(_)
+            ));
+        },
+    );
 }
 
 /// The counters of programs are added up by device, those of programs that have ended included.
 #[test]
 fn counters_of_all_programs_are_in_the_services_answer() {
-    in_own_namespace("counters_of_all_programs_are_in_the_services_answer", || {
-        let host = Host::serve().unwrap();
-        let counters = |values: &[(&'static str, u64)]| DeviceStatistics {
-            device: 0,
-            counters: values.to_vec(),
-        };
-        let (one, two) = (Host::join().unwrap(), Host::join().unwrap());
-        one.publish_statistics(&[counters(&[("sent_pkts", 100)])]);
-        assert_eq!(host.statistics().unwrap(), [], "a program without a slot counts nothing");
-        let slots = [&one, &two].map(|host| host.take_slot().unwrap());
-        assert_eq!(host.statistics().unwrap(), []);
-        one.publish_statistics(&[counters(&[("sent_pkts", 5), ("rcvd_pkts", 2)])]);
-        two.publish_statistics(&[counters(&[("sent_pkts", 7)])]);
-        let values = || {
-            let mut all = host.statistics().unwrap();
-            assert_eq!((all.len(), all[0].device), (1, 0));
-            all.remove(0).counters
-        };
-        let total = |sent| [("rcvd_pkts".to_owned(), 2), ("sent_pkts".to_owned(), sent)];
-        assert_eq!(values(), total(12));
-        one.publish_statistics(&[counters(&[("sent_pkts", 9), ("rcvd_pkts", 2)])]);
-        assert_eq!(values(), total(16));
-        drop((slots, one));
-        until("the program is gone", || host.ps().unwrap().host.clients.len() == 2);
-        assert_eq!(values(), total(16));
-        drop(two);
-        until("the other is gone", || host.ps().unwrap().host.clients.len() == 1);
-        assert_eq!(values(), total(16));
-    });
+    in_own_namespace(
+        "counters_of_all_programs_are_in_the_services_answer",
+        || {
+            let host = Host::serve().unwrap();
+            let counters = |values: &[(&'static str, u64)]| DeviceStatistics {
+                device: 0,
+                counters: values.to_vec(),
+            };
+            let (one, two) = (Host::join().unwrap(), Host::join().unwrap());
+            one.publish_statistics(&[counters(&[("sent_pkts", 100)])]);
+            assert_eq!(
+                host.statistics().unwrap(),
+                [],
+                "a program without a slot counts nothing"
+            );
+            let slots = [&one, &two].map(|host| host.take_slot().unwrap());
+            assert_eq!(host.statistics().unwrap(), []);
+            one.publish_statistics(&[counters(&[("sent_pkts", 5), ("rcvd_pkts", 2)])]);
+            two.publish_statistics(&[counters(&[("sent_pkts", 7)])]);
+            let values = || {
+                let mut all = host.statistics().unwrap();
+                assert_eq!((all.len(), all[0].device), (1, 0));
+                all.remove(0).counters
+            };
+            let total = |sent| [("rcvd_pkts".to_owned(), 2), ("sent_pkts".to_owned(), sent)];
+            assert_eq!(values(), total(12));
+            one.publish_statistics(&[counters(&[("sent_pkts", 9), ("rcvd_pkts", 2)])]);
+            assert_eq!(values(), total(16));
+            drop((slots, one));
+            until("the program is gone", || {
+                host.ps().unwrap().host.clients.len() == 2
+            });
+            assert_eq!(values(), total(16));
+            drop(two);
+            until("the other is gone", || {
+                host.ps().unwrap().host.clients.len() == 1
+            });
+            assert_eq!(values(), total(16));
+        },
+    );
 }

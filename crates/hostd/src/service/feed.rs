@@ -13,6 +13,7 @@ use oarlock_ucm::proto::{
     DeviceChange, DeviceChangeKind, DeviceFault, DeviceInfo, NO_ANSWER, Reply,
 };
 use rustix::event::epoll;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +35,9 @@ impl Feed {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(Error::errno("make a socket pair for changes of devices"))?;
+        // Whatever the system's default: a reader that does not read costs no more than this.
+        set_socket_send_buffer_size(&ours, SEND_BUFFER)
+            .map_err(Error::errno("size a socket for changes of devices"))?;
         let fork = ForkGuard::new(&ours).map_err(Error::system("watch for forks"))?;
         let feed = Self {
             waiting: VecDeque::new(),
@@ -166,3 +170,5 @@ impl Service {
         self.change(Source::Feed(id), &self.feeds[&id], flags);
     }
 }
+
+const SEND_BUFFER: usize = 64 * 1024;
