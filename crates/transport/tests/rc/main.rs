@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod errors;
+mod forge;
 mod fuzz;
 mod kernel;
 mod ladders;
 mod lifecycle;
 mod memory;
 mod model;
+mod one_sided;
 mod pair;
 #[allow(dead_code, reason = "shared with the tests of UD")]
 mod pcap;

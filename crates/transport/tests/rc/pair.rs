@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use oarlock_sim::{Clock, Ladder, Network, NetworkConfig};
 use oarlock_transport::{
-    AttrMask, Completion, Counter, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, Rc, RcConfig, RecvWr,
-    SendData, SendOp, SendWr, Sge, WcStatus,
+    AccessFlags, AttrMask, Completion, Counter, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, Rc,
+    RcConfig, RcKind, RecvWr, SendData, SendOp, SendWr, Sge, WcStatus,
 };
 use oarlock_wire::{
-    AddressVector, Gid, IbTimeout, Mtu, Packet, Psn, Qpn, RetryCount, Time, earliest,
+    AddressVector, Gid, IbTimeout, Mtu, Packet, Psn, Qpn, RetryCount, Srqn, Time, earliest,
 };
 
 use crate::memory::VecMemory;
@@ -62,8 +62,21 @@ pub(crate) struct Setup {
     pub(crate) retry: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
+    /// READs and atomics outstanding, at both ends.
+    pub(crate) rd_atomic: u8,
+    pub(crate) access: AccessFlags,
     pub(crate) config: RcConfig,
+    /// B is made with this instead.
+    pub(crate) config_b: Option<RcConfig>,
 }
+
+/// What a queue pair lets its peer do, unless a test says otherwise.
+pub(crate) const ALL_RIGHTS: AccessFlags = AccessFlags::REMOTE_READ
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+/// The queue of XRC tests.
+pub(crate) const SRQN: Srqn = Srqn::truncate(0x77);
 
 impl Default for Setup {
     fn default() -> Self {
@@ -75,12 +88,39 @@ impl Default for Setup {
             retry: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            rd_atomic: 4,
+            access: ALL_RIGHTS,
             config: RcConfig::default(),
+            config_b: None,
         }
     }
 }
 
 impl Setup {
+    /// B receives into a shared queue.
+    pub(crate) fn shared(self) -> Self {
+        Self {
+            config_b: Some(RcConfig {
+                shared_receives: true,
+                ..self.config
+            }),
+            ..self
+        }
+    }
+
+    /// A is an XRC initiator, B an XRC target.
+    pub(crate) fn xrc(self) -> Self {
+        let of = |kind| RcConfig {
+            kind,
+            ..self.config
+        };
+        Self {
+            config: of(RcKind::XrcInitiator),
+            config_b: Some(of(RcKind::XrcTarget)),
+            ..self
+        }
+    }
+
     /// The attributes of one side, for every transition.
     pub(crate) fn attr(&self, side: usize) -> QpAttr {
         let (own, peer) = (side as u8 + 1, 2 - side as u8);
@@ -99,14 +139,21 @@ impl Setup {
             retry_count: retry_count(self.retry),
             rnr_retry: retry_count(self.rnr_retry),
             min_rnr_timer: self.min_rnr_timer,
+            max_rd_atomic: self.rd_atomic,
+            max_dest_rd_atomic: self.rd_atomic,
+            access: self.access,
             ..QpAttr::default()
         }
     }
 
     pub(crate) fn rc(&self, side: usize) -> Rc {
+        let config = match self.config_b {
+            Some(config) if side == B => config,
+            _ => self.config,
+        };
         Rc::new(RcConfig {
             qpn: qpn(0x11 + side as u32),
-            ..self.config
+            ..config
         })
     }
 
@@ -120,16 +167,15 @@ impl Setup {
 
 /// Walks a fresh queue pair through the states up to `state`.
 pub(crate) fn to_state(rc: &mut Rc, attr: &QpAttr, state: QpState) {
-    let path = [
-        (QpState::Init, INIT),
-        (QpState::Rtr, RTR),
-        (QpState::Rts, RTS),
-    ];
-    for (next, mask) in path {
-        if (next as u8) <= state as u8 {
+    let path = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+    for step in path.windows(2) {
+        if (step[1] as u8) <= state as u8 {
+            let qp_type = rc.config().kind.qp_type();
+            let transition = qp_type.transition(step[0], step[1]);
+            let mask = transition.expect("a step of the recipe").required | AttrMask::STATE;
             rc.modify(&QpAttr {
                 mask,
-                state: next,
+                state: step[1],
                 ..*attr
             })
             .expect("the recipe is complete");
@@ -155,13 +201,34 @@ impl Host {
     }
 
     pub(crate) fn send_sges(&mut self, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let is_local = matches!(op, SendOp::LocalInvalidate(_) | SendOp::BindWindow(_));
+        let is_xrc = self.rc.config().kind == RcKind::XrcInitiator;
         let wr = SendWr {
             wr_id,
             op,
             data: SendData::Sges(sges),
+            xrc_srqn: (is_xrc && !is_local).then_some(SRQN),
             ..SendWr::default()
         };
         self.rc.post_send(&wr).expect("a send may be posted");
+    }
+
+    /// Posts an operation on fresh memory that holds `data`.
+    pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, data: &[u8]) -> Sge {
+        let sge = self.memory.store(data);
+        self.send_sges(wr_id, op, &[sge]);
+        sge
+    }
+
+    /// Posts a local operation.
+    pub(crate) fn post_local(&mut self, wr_id: u64, op: SendOp) {
+        self.send_sges(wr_id, op, &[]);
+    }
+
+    pub(crate) fn modify(&mut self, state: QpState) {
+        self.rc
+            .modify(&QpAttr::to_state(state))
+            .expect("the transition exists");
     }
 
     pub(crate) fn recv(&mut self, wr_id: u64, len: usize) -> Sge {
@@ -317,15 +384,18 @@ impl Pair {
 pub(crate) fn describe(packet: &Packet<'_>) -> String {
     let bth = &packet.bth;
     let mut line = String::new();
-    if let Some(aeth) = packet.aeth {
-        let _ = write!(
-            line,
-            "{}  psn={:#08x} msn={}",
-            aeth.syndrome,
-            bth.psn.get(),
-            aeth.msn
-        );
-        return line;
+    match packet.aeth {
+        Some(aeth) if bth.opcode.name() == Some("ACKNOWLEDGE") => {
+            let _ = write!(
+                line,
+                "{}  psn={:#08x} msn={}",
+                aeth.syndrome,
+                bth.psn.get(),
+                aeth.msn
+            );
+            return line;
+        }
+        _ => {}
     }
     let name = bth.opcode.name().unwrap_or("?");
     let _ = write!(
@@ -334,8 +404,23 @@ pub(crate) fn describe(packet: &Packet<'_>) -> String {
         bth.psn.get(),
         packet.payload.len()
     );
+    if let Some(xrceth) = packet.xrceth {
+        let _ = write!(line, " srqn={:#x}", xrceth.srqn.get());
+    }
+    if let Some(reth) = packet.reth {
+        let _ = write!(line, " dma_len={}", reth.len);
+    }
+    if let Some(aeth) = packet.aeth {
+        let _ = write!(line, " msn={}", aeth.msn);
+    }
+    if let Some(eth) = packet.atomic_ack_eth {
+        let _ = write!(line, " original={}", eth.original);
+    }
     if let Some(imm) = packet.immdt {
         let _ = write!(line, " imm={:#x}", imm.0);
+    }
+    if let Some(ieth) = packet.ieth {
+        let _ = write!(line, " invalidate={}", ieth.0);
     }
     if bth.ack_request {
         line.push_str(" ack_request");
@@ -348,8 +433,15 @@ pub(crate) fn describe(packet: &Packet<'_>) -> String {
 
 fn describe_completion(c: &Completion) -> String {
     let queue = if c.is_send { "send" } else { "recv" };
-    format!(
+    let mut line = format!(
         "{queue} wr_id={} {} byte_len={}",
         c.wr_id, c.status, c.byte_len
-    )
+    );
+    if let Some(imm) = c.imm {
+        let _ = write!(line, " imm={imm:#x}");
+    }
+    if let Some(srqn) = c.srqn {
+        let _ = write!(line, " srqn={:#x}", srqn.get());
+    }
+    line
 }
