@@ -31,9 +31,14 @@ impl MemoryRegion {
     /// Allocates and registers `len` bytes.
     ///
     /// # Errors
-    /// `Device`: no bytes asked for, no memory, or too many regions.
+    /// `RemoteRights`: peers cannot have a right to a [`Buffer`], whose owner has slices of it; see
+    /// [`RemoteMemory`](crate::RemoteMemory). `Device`: no bytes asked for, no memory, or too many regions.
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: Access) -> Result<Self, Error> {
+        let remote = access & OF_PEERS;
+        if !remote.is_empty() {
+            return Err(Error::RemoteRights { rights: remote });
+        }
         let region = pd.device().allocate(len, access)?;
         Ok(Self {
             region: Arc::new(region),
@@ -62,13 +67,7 @@ impl MemoryRegion {
 
     /// The whole region as one buffer.
     pub fn into_buffer(self) -> Buffer {
-        let len = self.len();
-        Buffer {
-            region: self.region,
-            start: 0,
-            capacity: len,
-            len,
-        }
+        Buffer::whole(self.region)
     }
 
     /// The region in buffers of `len` bytes, in order; the last is shorter if it does not come
@@ -179,6 +178,30 @@ impl Buffer {
         Ok(self.region.sge(self.start as u64, len))
     }
 
+    /// All of a region that peers have no right to, and of which there is no other piece.
+    pub(crate) fn whole(region: Arc<device::Region>) -> Self {
+        let len = length_of(&region);
+        Self {
+            region,
+            start: 0,
+            capacity: len,
+            len,
+        }
+    }
+
+    /// The region, if this is the only piece of it, and all of it.
+    pub(crate) fn into_region(self) -> Result<device::Region, (Self, Error)> {
+        if self.capacity != length_of(&self.region) {
+            return Err((self, Error::SharedRegion));
+        }
+        let len = self.len;
+        Arc::try_unwrap(self.region).map_err(|region| {
+            let mut buffer = Self::whole(region);
+            buffer.len = len;
+            (buffer, Error::SharedRegion)
+        })
+    }
+
     /// Whether the region is of this protection domain's context is the device's to check; what is
     /// checked here is that the memory is the library's own.
     fn first_byte(&self) -> NonNull<u8> {
@@ -198,7 +221,8 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes are in the region's allocation, which `self.region` keeps alive, and
         // initialised, since it was zeroed. Nobody writes them while the slice lives: pieces of a
-        // region do not overlap (`split_off`), this piece is borrowed, and the device writes only
+        // region do not overlap (`split_off`), this piece is borrowed, no peer has a right to the region
+        // (`MemoryRegion::new`, `RemoteMemory::into_buffer`), and the device writes only
         // bytes that a posted work request names. A work request that names these bytes owns the
         // `Buffer` (`QueuePair::post_recv` and `post_send` take it by value and keep it until the
         // device has forgotten the request), and then nobody can borrow it.
@@ -230,6 +254,12 @@ fn length_of(region: &device::Region) -> usize {
     // The region was allocated by this process, so its length was a `usize` once.
     region.len() as usize
 }
+
+/// What a peer could use to get at the bytes of a region without a work request that names them.
+const OF_PEERS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
 
 /// The buffers of one work request.
 ///

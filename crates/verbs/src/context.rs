@@ -1,19 +1,22 @@
 //! Devices, contexts and asynchronous events.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use oarlock_device as device;
 use oarlock_hostd::Host;
 use oarlock_port::pcap::Capture;
-use oarlock_wire::Gid;
+use oarlock_wire::{Gid, Time};
 
 use crate::error::Error;
 use crate::host;
 use crate::pd::ProtectionDomain;
 
-pub use device::{AsyncEvent, DeviceInfo, DeviceLimits, Endpoint};
+pub use device::{
+    AsyncEvent, AtomicCapability, Capabilities, DeviceInfo, DeviceLimits, EVENT_KINDS, Endpoint,
+    EventKind, STATISTICS, Statistic,
+};
 
 /// An opened device.
 ///
@@ -31,13 +34,11 @@ pub(crate) struct Inner {
     default_pd: OnceLock<device::Pd>,
     /// Who knows what addresses the device has now; none on an endpoint of one's own.
     host: Option<Host>,
-    /// The addresses as they were last heard of.
-    gids: RwLock<Arc<[Gid]>>,
 }
 
 impl Inner {
     pub(crate) fn set_gids(&self, gids: &[Gid]) {
-        *self.gids.write().unwrap_or_else(PoisonError::into_inner) = gids.into();
+        self.device.set_gids(gids);
     }
 }
 
@@ -93,25 +94,56 @@ impl Context {
         endpoint: &Arc<Endpoint>,
         host: Option<Host>,
     ) -> Result<Self, Error> {
-        let gids = RwLock::new(Arc::from(&device.gids[..]));
         let device = device::Context::open(device, endpoint)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 device,
                 default_pd: OnceLock::new(),
                 host,
-                gids,
             }),
         })
     }
 
     /// The device's own addresses, in the order of their indices, as they were last heard of: when the device was
-    /// [opened](Self::open), by whomever in this process, or at the last [`refresh`](Self::refresh).
+    /// [opened](Self::open), by whomever in this process, at the last [`refresh`](Self::refresh), or with
+    /// [`AsyncEvent::GidChange`].
     #[doc(alias = "ibv_query_gid")]
     #[must_use]
     pub fn gids(&self) -> Arc<[Gid]> {
-        let gids = self.inner.gids.read();
-        Arc::clone(&gids.unwrap_or_else(PoisonError::into_inner))
+        self.inner.device.gids()
+    }
+
+    /// Whether the port carries packets, as far as is known: see [`AsyncEvent::PortActive`] and
+    /// [`AsyncEvent::PortError`].
+    #[doc(alias = "ibv_query_port")]
+    pub fn is_port_active(&self) -> bool {
+        self.inner.device.is_port_active()
+    }
+
+    /// Whether the device has been removed.
+    pub fn is_removed(&self) -> bool {
+        self.inner.device.is_removed()
+    }
+
+    /// The device's clock, in nanoseconds from an arbitrary start: that of
+    /// [`Completion::timestamp`](crate::Completion::timestamp).
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    pub fn now(&self) -> Time {
+        self.inner.device.now()
+    }
+
+    /// What the wall clock, as it is set now, showed at `time` of the device's clock.
+    pub fn wall_clock(&self, time: Time) -> SystemTime {
+        self.inner.device.wall_clock(time)
+    }
+
+    /// What the queue pairs of this device have done in this process, those that are gone included, under the names that
+    /// `rdma statistic` uses; [`STATISTICS`] says what each means. The numbers only grow.
+    ///
+    /// # Blocking
+    /// For the rest of a packet that a queue pair has in hand.
+    pub fn statistics(&self) -> Vec<(&'static str, u64)> {
+        self.inner.device.statistics()
     }
 
     /// Asks for the device's addresses again. On an [endpoint of one's own](Self::on_endpoint) nothing changes.

@@ -2,16 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use oarlock_device as device;
-use oarlock_transport::{WcOpcode, WcStatus};
-use oarlock_wire::{Grh, Qpn};
+use oarlock_transport::{VendorError, WcOpcode, WcStatus};
+use oarlock_wire::{Grh, Qpn, RKey, Srqn, Time};
 
 use crate::buffer::Buffers;
 use crate::context::Context;
 use crate::error::{Error, WorkError};
-use crate::outstanding::Outstanding;
+use crate::outstanding::{Done, Outstanding, SharedReceives};
+use crate::polling::Polling;
+use crate::srq::SrqId;
 
 pub use device::{CqEvent, CqId, Notify};
 
@@ -106,6 +108,27 @@ impl CompletionQueue {
         }
     }
 
+    /// As [`wait`](Self::wait), but takes one completion, the oldest; `None` when `timeout` has passed.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Blocking
+    /// Until something completes, or for `timeout`.
+    pub fn wait_one(&self, timeout: Option<Duration>) -> Result<Option<Completion>, Error> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(cqe) = self.device.poll_one()? {
+                return Ok(Some(Completion::new(cqe)));
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            self.device.wait(left)?;
+        }
+    }
+
     /// Asks for one event on the channel at the next completion of this kind. What has completed
     /// already gives none, so: arm, poll once more, wait on the channel.
     ///
@@ -114,6 +137,78 @@ impl CompletionQueue {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, notify: Notify) -> Result<(), Error> {
         Ok(self.device.req_notify(notify)?)
+    }
+
+    /// What has completed, one by one, until nothing is waiting. Receives what has arrived at the port when it begins to
+    /// find nothing waiting.
+    ///
+    /// An item is an error when completions have been lost because the queue was full; it is the last one.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Completion, Error>> + '_ {
+        let mut over = false;
+        std::iter::from_fn(move || {
+            if over {
+                return None;
+            }
+            match self.device.poll_one() {
+                Ok(cqe) => cqe.map(|cqe| Ok(Completion::new(cqe))),
+                Err(error) => {
+                    over = true;
+                    Some(Err(error.into()))
+                }
+            }
+        })
+    }
+
+    /// Looks at what has completed without making [`Completion`]s of it: `None` if nothing is waiting, else the oldest,
+    /// whose fields are read when they are asked for. Receives what has arrived at the port first, if nothing is waiting.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_start_poll")]
+    pub fn start_poll(&self) -> Result<Option<Polling<'_>>, Error> {
+        let first = self.device.poll_one()?;
+        Ok(first.map(|cqe| Polling::new(self, cqe)))
+    }
+
+    /// From now on holds `capacity` completions; those that wait stay.
+    ///
+    /// # Errors
+    /// `Device`: beyond the device's limit, or fewer than wait in the queue; or completions have been lost before.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, capacity: u32) -> Result<(), Error> {
+        Ok(self.device.resize(capacity)?)
+    }
+
+    /// Gathers completions before an armed queue reports: an event comes when `count` completions have come since it was
+    /// armed, or `period` after the first of them, or with the first that failed. A count of 0 or 1, or no period, reports
+    /// each at once, as a fresh queue does. The period is at most 65,535 µs.
+    ///
+    /// # Errors
+    /// `Device`: the period is longer; the queue has no channel.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, count: u16, period: Duration) -> Result<(), Error> {
+        Ok(self.device.moderate(count, period)?)
+    }
+
+    /// What the wall clock showed at the [`timestamp`](Completion::timestamp) of a completion of this queue, by the wall
+    /// clock's present setting.
+    pub fn wall_clock(&self, timestamp: Time) -> SystemTime {
+        self.device.context().wall_clock(timestamp)
+    }
+
+    /// Events that the program has taken off the channel and still holds.
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn unacknowledged_events(&self) -> u64 {
+        self.device.unacknowledged_events()
     }
 
     /// How many completions it holds.
@@ -133,6 +228,15 @@ impl CompletionQueue {
 
     pub(crate) fn device(&self) -> &Arc<device::Cq> {
         &self.device
+    }
+
+    pub(crate) fn of_device(device: &Arc<device::Cq>) -> Self {
+        Self {
+            device: Arc::clone(device),
+            channel: device.channel().map(|channel| CompletionChannel {
+                device: Arc::clone(channel),
+            }),
+        }
     }
 }
 
@@ -213,8 +317,16 @@ pub struct Completion {
     pub buffers: Buffers,
     /// The buffers of unsignaled sends before this one that succeeded, oldest first.
     pub earlier: Buffers,
-    /// The syndrome with which the peer refused, else 0.
-    pub vendor_err: u32,
+    /// Which rule failed: a number with a sentence; [`VendorError::NONE`] for success.
+    pub vendor_err: VendorError,
+    /// When it completed, on the device's clock: see [`Context::now`] and [`CompletionQueue::wall_clock`].
+    pub timestamp: Time,
+    /// The key that the received SEND took away.
+    pub invalidated: Option<RKey>,
+    /// The shared receive queue whose receive it was.
+    pub srq: Option<SrqId>,
+    /// Its number, if it is one of XRC.
+    pub srqn: Option<Srqn>,
     /// The queue pair that sent a received datagram; 0 for everything else.
     pub src_qp: Qpn,
     /// The buffers begin with a header ([`GRH_LEN`] bytes): every datagram received with success.
@@ -230,13 +342,12 @@ pub const GRH_LEN: usize = Grh::LEN;
 
 impl Completion {
     fn new(cqe: device::Cqe) -> Self {
-        let entry = cqe.completion;
-        let user = cqe
-            .user()
-            .and_then(|user| user.downcast_ref::<Outstanding>());
-        let done = user
-            .map(|outstanding| outstanding.complete(entry.is_send, entry.wr_id))
-            .unwrap_or_default();
+        let done = finish(&cqe);
+        Self::of(&cqe, done)
+    }
+
+    pub(crate) fn of(cqe: &device::Cqe, done: Done) -> Self {
+        let entry = &cqe.completion;
         Self {
             wr_id: done.wr_id,
             status: entry.status,
@@ -247,7 +358,11 @@ impl Completion {
             qpn: cqe.qpn(),
             buffers: done.buffers,
             earlier: done.earlier,
-            vendor_err: entry.vendor_err.0,
+            vendor_err: entry.vendor_err,
+            timestamp: cqe.timestamp(),
+            invalidated: entry.invalidated,
+            srq: cqe.srq_id(),
+            srqn: entry.srqn,
             src_qp: entry.src_qp,
             has_grh: entry.has_grh,
             pkey_index: entry.pkey_index,
@@ -292,8 +407,24 @@ impl Completion {
             Err(WorkError {
                 wr_id: self.wr_id,
                 status: self.status,
+                vendor_err: self.vendor_err,
             })
         }
+    }
+}
+
+/// What the request of a completion was called, and what it owned.
+pub(crate) fn finish(cqe: &device::Cqe) -> Done {
+    let entry = &cqe.completion;
+    let Some(user) = cqe.user() else {
+        return Done::default();
+    };
+    if let Some(queues) = user.downcast_ref::<Outstanding>() {
+        queues.complete(entry.is_send, entry.wr_id)
+    } else if let Some(receives) = user.downcast_ref::<SharedReceives>() {
+        receives.complete(entry.wr_id)
+    } else {
+        Done::default()
     }
 }
 

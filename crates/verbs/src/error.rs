@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use oarlock_device as device;
 use oarlock_hostd as hostd;
-use oarlock_transport::WcStatus;
+use oarlock_transport::{AccessFlags, VendorError, WcStatus};
 use oarlock_wire::Gid;
 
 use crate::buffer::Buffers;
@@ -31,6 +31,23 @@ pub enum Error {
         given: usize,
         /// The limit.
         max: u32,
+    },
+    /// Peers cannot have a right to memory that is handed out as buffers.
+    #[error(
+        "buffers cannot have the rights {rights:?}: use RemoteMemory for what peers may access"
+    )]
+    RemoteRights {
+        /// Those that were asked for.
+        rights: AccessFlags,
+    },
+    /// Only a buffer that is a whole region, and its only piece, can be offered to peers.
+    #[error("the buffer is not the only piece of its region")]
+    SharedRegion,
+    /// Only SENDs and WRITEs carry an immediate value.
+    #[error("{operation} carries no immediate value")]
+    NoImmediate {
+        /// What was to be posted.
+        operation: &'static str,
     },
     /// No address handle can be made so.
     #[error(transparent)]
@@ -135,12 +152,35 @@ impl From<PostError> for Error {
     }
 }
 
+/// A list of which one request was refused: see [`QueuePair::post_send_list`](crate::QueuePair::post_send_list) and
+/// [`Batch::complete`](crate::Batch::complete).
+#[derive(Debug, thiserror::Error)]
+#[error("request {index} of the list: {error}")]
+pub struct ListError {
+    /// Which one, counted from 0.
+    pub index: usize,
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// The buffers of the requests that were not posted, in order: those from `index` on, or of a batch all.
+    pub buffers: Vec<Buffers>,
+}
+
+impl From<ListError> for Error {
+    /// Drops the buffers.
+    fn from(refused: ListError) -> Self {
+        refused.error
+    }
+}
+
 /// A work request that failed: see [`Completion::ok`](crate::Completion::ok).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("work request {wr_id} failed: {status}")]
+#[error("work request {wr_id} failed: {status} ({vendor_err})")]
 pub struct WorkError {
     /// From the work request.
     pub wr_id: u64,
     /// How it failed.
     pub status: WcStatus,
+    /// Which rule failed.
+    pub vendor_err: VendorError,
 }

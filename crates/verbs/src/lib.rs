@@ -185,6 +185,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod batch;
 mod buffer;
 mod context;
 mod cq;
@@ -192,18 +193,34 @@ mod error;
 mod host;
 mod outstanding;
 mod pd;
+mod polling;
 mod qp;
+mod remote;
+mod request;
+mod srq;
+mod window;
+mod xrc;
 
 pub use address::{AddressHandle, AddressHandleAttr};
+pub use batch::Batch;
 pub use buffer::{Access, Buffer, Buffers, MemoryRegion};
-pub use context::{AsyncEvent, AsyncEvents, Context, DeviceInfo, DeviceLimits, Endpoint};
+pub use context::{
+    AsyncEvent, AsyncEvents, AtomicCapability, Capabilities, Context, DeviceInfo, DeviceLimits,
+    EVENT_KINDS, Endpoint, EventKind, STATISTICS, Statistic,
+};
 pub use cq::{Completion, CompletionChannel, CompletionQueue, CqEvent, CqId, GRH_LEN, Notify};
-pub use error::{AddressError, Error, PostError, WorkError};
+pub use error::{AddressError, Error, ListError, PostError, WorkError};
 pub use pd::ProtectionDomain;
-pub use qp::{QpInitAttr, QueuePair, SendRequest};
+pub use polling::Polling;
+pub use qp::{QpInitAttr, QueuePair};
+pub use remote::RemoteMemory;
+pub use request::{Inline, Payload, SendRequest};
+pub use srq::{SharedReceiveQueue, SrqId, SrqInitAttr};
+pub use window::{Bound, MemoryWindow, WindowType};
+pub use xrc::XrcDomain;
 
 pub use oarlock_device::{CommEstHook, Error as DeviceError};
 pub use oarlock_transport::{
-    AccessFlags, AttrMask, Counter, Counters, Error as QpError, QpAttr, QpState, QpType, WcOpcode,
-    WcStatus,
+    AccessFlags, AttrMask, Counter, Counters, Error as QpError, QpAttr, QpState, QpType,
+    RemoteAddress, SrqAttr, VendorError, WcOpcode, WcStatus,
 };

@@ -3,12 +3,13 @@
 //! The device knows a request by its number in the order of its queue; here is what the program
 //! called it and gave with it. The device holds this table (as the queue pair's `user`) at least as
 //! long as one of its threads can touch memory for the queue pair, so that buffers of a queue pair
-//! that is dropped live until then, and exactly until then.
+//! that is dropped live until then, and exactly until then. Receives of a shared receive queue
+//! complete in any order, so that queue has a table of its own kind, as its `user`.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::buffer::Buffers;
+use crate::buffer::{Buffer, Buffers};
 
 /// Both queues of a queue pair.
 ///
@@ -74,12 +75,12 @@ impl WorkQueue {
         number
     }
 
-    /// The buffers of the request that was entered last.
-    pub(crate) fn last(&self) -> &[crate::Buffer] {
-        match self.entries.back() {
-            Some(Some(entry)) => &entry.buffers,
-            _ => &[],
-        }
+    /// The buffers of the last `count` requests, oldest first.
+    pub(crate) fn last(&self, count: usize) -> impl Iterator<Item = &[Buffer]> {
+        let start = self.entries.len() - count;
+        self.entries
+            .range(start..)
+            .map(|entry| entry.as_ref().map_or(&[][..], |entry| &entry.buffers))
     }
 
     /// Takes back the request that was entered last: the device has refused it.
@@ -136,5 +137,108 @@ impl WorkQueue {
     fn take(&mut self, number: u64) -> Option<Entry> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.entries.get_mut(index)?.take()
+    }
+}
+
+/// Receives of a shared receive queue; a number is a place here.
+#[derive(Debug, Default)]
+pub(crate) struct SharedReceives(Mutex<Receives>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Receives {
+    entries: Vec<Option<Entry>>,
+    /// Places of no receive.
+    free: Vec<usize>,
+}
+
+impl SharedReceives {
+    /// Comes before the locks of the device; it takes none of them.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Receives> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn complete(&self, number: u64) -> Done {
+        let (wr_id, buffers) = self.lock().take(number);
+        Done {
+            wr_id,
+            buffers,
+            earlier: Buffers::new(),
+        }
+    }
+}
+
+impl Receives {
+    /// Enters a receive; returns its number.
+    pub(crate) fn enter(&mut self, wr_id: u64, buffers: Buffers) -> u64 {
+        let entry = Some(Entry { wr_id, buffers });
+        match self.free.pop() {
+            Some(place) => {
+                self.entries[place] = entry;
+                place as u64
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u64 - 1
+            }
+        }
+    }
+
+    pub(crate) fn buffers(&self, number: u64) -> &[Buffer] {
+        let entry = usize::try_from(number)
+            .ok()
+            .and_then(|place| self.entries.get(place)?.as_ref());
+        entry.map_or(&[], |entry| &entry.buffers)
+    }
+
+    /// Takes a receive out: its name and its buffers.
+    pub(crate) fn take(&mut self, number: u64) -> (u64, Buffers) {
+        let place = usize::try_from(number).ok();
+        let entry = place.and_then(|place| self.entries.get_mut(place)?.take());
+        match (place, entry) {
+            (Some(place), Some(entry)) => {
+                self.free.push(place);
+                (entry.wr_id, entry.buffers)
+            }
+            _ => Default::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_receives_complete_in_any_order_and_their_places_are_used_again() {
+        let table = SharedReceives::default();
+        let numbers: Vec<_> = (10..13)
+            .map(|wr_id| table.lock().enter(wr_id, Buffers::new()))
+            .collect();
+        assert_eq!(table.complete(numbers[2]).wr_id, 12);
+        assert_eq!(table.complete(numbers[0]).wr_id, 10);
+        let again: Vec<_> = (20..22)
+            .map(|wr_id| table.lock().enter(wr_id, Buffers::new()))
+            .collect();
+        assert!(!again.contains(&numbers[1]), "that one is outstanding");
+        assert_eq!(table.lock().entries.len(), 3);
+        assert_eq!(table.complete(numbers[1]).wr_id, 11);
+        assert_eq!(table.complete(again[1]).wr_id, 21);
+        assert_eq!(table.complete(again[0]).wr_id, 20);
+    }
+
+    #[test]
+    fn a_list_that_is_refused_leaves_the_queue_as_it_was() {
+        let mut queue = WorkQueue::default();
+        let first = queue.enter(1, Buffers::new(), false);
+        let second = queue.enter(2, Buffers::new(), false);
+        queue.enter(3, Buffers::new(), true);
+        assert_eq!(queue.last(2).count(), 2);
+        queue.withdraw();
+        queue.withdraw();
+        // The number is given again, and the unsignaled request before is still known.
+        assert_eq!(queue.enter(4, Buffers::new(), true), second);
+        assert_eq!(queue.unsignaled, [first]);
+        assert_eq!(queue.complete(second).wr_id, 4);
+        assert!(queue.entries.is_empty() && queue.unsignaled.is_empty());
     }
 }

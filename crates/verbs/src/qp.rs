@@ -4,24 +4,30 @@ use std::sync::Arc;
 
 use oarlock_device as device;
 use oarlock_transport::{
-    AttrMask, Counters, QpAttr, QpState, QpType, RecvWr, SendData, SendOp, SendWr, Sge,
-    UdDestination,
+    AttrMask, Counters, QpAttr, QpState, QpType, RecvWr, SendData, SendWr, Sge,
 };
-use oarlock_wire::{Gid, QKey, Qpn};
+use oarlock_wire::{Gid, Qpn, RKey};
 
-use crate::address::AddressHandle;
-use crate::buffer::{Buffer, Buffers};
+use crate::batch::Batch;
+use crate::buffer::{Access, Buffer, Buffers};
+use crate::context::Context;
 use crate::cq::CompletionQueue;
-use crate::error::{Error, PostError};
-use crate::outstanding::Outstanding;
+use crate::error::{Error, ListError, PostError};
+use crate::outstanding::{Outstanding, WorkQueue};
 use crate::pd::ProtectionDomain;
+use crate::remote::RemoteMemory;
+use crate::request::{Bytes, SendRequest};
+use crate::srq::SharedReceiveQueue;
+use crate::window::MemoryWindow;
+use crate::xrc::XrcDomain;
 
 /// Kind and sizes of a queue pair. What is more than the device's [`limits`](crate::DeviceInfo::limits) is refused with both
 /// numbers.
 #[doc(alias = "ibv_qp_init_attr")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInitAttr {
-    /// The transport service: connected ([`QpType::Rc`]) or datagrams ([`QpType::Ud`]).
+    /// The transport service: connected ([`QpType::Rc`], [`QpType::Uc`]), datagrams ([`QpType::Ud`]), or the sending half of
+    /// XRC ([`QpType::XrcInitiator`]); the receiving half is made by [`QueuePair::xrc_target`].
     pub qp_type: QpType,
     /// Depth of the send queue, at most `max_qp_wr`.
     pub max_send_wr: u32,
@@ -76,101 +82,8 @@ struct Inner {
     pd: ProtectionDomain,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
+    srq: Option<SharedReceiveQueue>,
     sq_sig_all: bool,
-}
-
-/// A request to send one message.
-#[doc(alias = "ibv_send_wr")]
-#[derive(Debug)]
-#[must_use]
-pub struct SendRequest<'a> {
-    wr_id: u64,
-    payload: Payload<'a>,
-    imm: Option<u32>,
-    solicited: bool,
-    signaled: bool,
-    fence: bool,
-    to: Option<UdDestination>,
-}
-
-#[derive(Debug)]
-enum Payload<'a> {
-    Buffers(Buffers),
-    Inline(&'a [u8]),
-}
-
-impl SendRequest<'static> {
-    /// Sends the bytes of `buffers`, one after the other, as one message.
-    pub fn new(wr_id: u64, buffers: impl Into<Buffers>) -> Self {
-        Self::with(wr_id, Payload::Buffers(buffers.into()))
-    }
-}
-
-impl<'a> SendRequest<'a> {
-    /// Sends `bytes`, which are copied when the request is posted.
-    pub fn inline(wr_id: u64, bytes: &'a [u8]) -> Self {
-        Self::with(wr_id, Payload::Inline(bytes))
-    }
-
-    fn with(wr_id: u64, payload: Payload<'a>) -> Self {
-        Self {
-            wr_id,
-            payload,
-            imm: None,
-            solicited: false,
-            signaled: true,
-            fence: false,
-            to: None,
-        }
-    }
-
-    /// Sends the message as a datagram to a queue pair: needed on a UD queue pair, refused on a connected one.
-    ///
-    /// `remote_qkey` is the key that the receiver demands; with its top bit set it stands for the sending queue pair's
-    /// own. To a multicast group, `remote_qpn` is [`Qpn::MULTICAST`].
-    pub fn to(self, ah: &AddressHandle, remote_qpn: Qpn, remote_qkey: QKey) -> Self {
-        Self {
-            to: Some(UdDestination {
-                av: ah.address_vector(),
-                remote_qpn,
-                remote_qkey,
-            }),
-            ..self
-        }
-    }
-
-    /// Sends an immediate value along.
-    pub fn imm(self, imm: u32) -> Self {
-        Self {
-            imm: Some(imm),
-            ..self
-        }
-    }
-
-    /// Asks for an event at a receiver that waits for solicited messages.
-    pub fn solicited(self) -> Self {
-        Self {
-            solicited: true,
-            ..self
-        }
-    }
-
-    /// Asks for no completion on success. The buffers come back in
-    /// [`Completion::earlier`](crate::Completion::earlier) of a later one.
-    pub fn unsignaled(self) -> Self {
-        Self {
-            signaled: false,
-            ..self
-        }
-    }
-
-    /// Starts only when all earlier reads and atomics have completed.
-    pub fn fence(self) -> Self {
-        Self {
-            fence: true,
-            ..self
-        }
-    }
 }
 
 impl QueuePair {
@@ -190,6 +103,55 @@ impl QueuePair {
         recv_cq: &CompletionQueue,
         attr: QpInitAttr,
     ) -> Result<Self, Error> {
+        Self::make(pd, [send_cq, recv_cq], attr, None, None)
+    }
+
+    /// As [`create`](Self::create); receives are posted to `srq` and not to the queue pair. RC, UC and UD.
+    ///
+    /// # Errors
+    /// As there; `Device`: the shared receive queue is of another context, or one of XRC.
+    ///
+    /// # Blocking
+    /// As there.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn with_srq(
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        srq: &SharedReceiveQueue,
+        attr: QpInitAttr,
+    ) -> Result<Self, Error> {
+        Self::make(pd, [send_cq, recv_cq], attr, Some(srq), None)
+    }
+
+    /// The receiving half of XRC: it takes receives of the shared receive queues of `domain`, and they complete where each
+    /// of those says. It sends nothing; nothing completes on `cq`.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create); `Device`: the domain is of another context.
+    ///
+    /// # Blocking
+    /// As there.
+    #[doc(alias = "ibv_create_qp_ex")]
+    pub fn xrc_target(
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue,
+        domain: &XrcDomain,
+    ) -> Result<Self, Error> {
+        let attr = QpInitAttr {
+            qp_type: QpType::XrcTarget,
+            ..QpInitAttr::default()
+        };
+        Self::make(pd, [cq, cq], attr, None, Some(domain))
+    }
+
+    fn make(
+        pd: &ProtectionDomain,
+        [send_cq, recv_cq]: [&CompletionQueue; 2],
+        attr: QpInitAttr,
+        srq: Option<&SharedReceiveQueue>,
+        domain: Option<&XrcDomain>,
+    ) -> Result<Self, Error> {
         let outstanding = Arc::new(Outstanding::default());
         let init = device::QpInit {
             qp_type: attr.qp_type,
@@ -199,6 +161,8 @@ impl QueuePair {
             max_recv_sge: attr.max_recv_sge,
             max_inline_data: attr.max_inline_data,
             sq_sig_all: attr.sq_sig_all,
+            srq: srq.map(|srq| Arc::clone(srq.device())),
+            xrc_domain: domain.map(|domain| domain.device().clone()),
             user: Some(Arc::clone(&outstanding) as _),
         };
         let device = device::Qp::new(pd.device(), send_cq.device(), recv_cq.device(), init)?;
@@ -209,9 +173,25 @@ impl QueuePair {
                 pd: pd.clone(),
                 send_cq: send_cq.clone(),
                 recv_cq: recv_cq.clone(),
+                srq: srq.cloned(),
                 sq_sig_all: attr.sq_sig_all,
             }),
         })
+    }
+
+    /// Another handle of an XRC target, which has no requests of its own.
+    pub(crate) fn from_target(domain: &XrcDomain, device: device::Qp) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                outstanding: Arc::default(),
+                pd: ProtectionDomain::from_device(domain.context(), device.pd().clone()),
+                send_cq: CompletionQueue::of_device(device.send_cq()),
+                recv_cq: CompletionQueue::of_device(device.recv_cq()),
+                srq: None,
+                sq_sig_all: false,
+                device,
+            }),
+        }
     }
 
     /// Its number.
@@ -253,6 +233,16 @@ impl QueuePair {
     /// Where its receives complete.
     pub fn recv_cq(&self) -> &CompletionQueue {
         &self.inner.recv_cq
+    }
+
+    /// Where its receives come from, if not from a queue of its own.
+    pub fn srq(&self) -> Option<&SharedReceiveQueue> {
+        self.inner.srq.as_ref()
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Context {
+        self.inner.pd.context()
     }
 
     /// Changes state and attributes.
@@ -346,7 +336,7 @@ impl QueuePair {
     pub fn post_recv(&self, wr_id: u64, buffers: impl Into<Buffers>) -> Result<(), PostError> {
         let mut queue = self.inner.outstanding.recv();
         let number = queue.enter(wr_id, buffers.into(), true);
-        let posted = with_sges(queue.last(), |sges| {
+        let posted = with_sges(queue.last(1).next().unwrap_or_default(), |sges| {
             let request = RecvWr {
                 wr_id: number,
                 sges,
@@ -359,40 +349,157 @@ impl QueuePair {
         })
     }
 
-    /// Posts a message; what the window allows leaves from this thread. Its buffers come back in
+    /// Posts a request; what the window allows leaves from this thread. Its buffers come back in
     /// the completion.
     ///
     /// # Errors
     /// The buffers, and why: the state, the depth of the queue, the number of buffers or a length
-    /// with the limit.
+    /// with the limit, an operation or a flag that the type of queue pair does not have.
     ///
     /// # Blocking
     /// Never.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: SendRequest<'_>) -> Result<(), PostError> {
-        let (buffers, inline) = match request.payload {
-            Payload::Buffers(buffers) => (buffers, None),
-            Payload::Inline(bytes) => (Buffers::new(), Some(bytes)),
-        };
-        let signaled = request.signaled || self.inner.sq_sig_all;
         let mut queue = self.inner.outstanding.send();
-        let number = queue.enter(request.wr_id, buffers, signaled);
-        let posted = with_sges(queue.last(), |sges| {
-            let request = SendWr {
-                wr_id: number,
-                op: request.imm.map_or(SendOp::Send, SendOp::SendWithImm),
-                data: inline.map_or(SendData::Sges(sges), SendData::Inline),
-                signaled: request.signaled,
-                solicited: request.solicited,
-                fence: request.fence,
-                ud: request.to,
-                xrc_srqn: None,
-            };
-            self.inner.device.post_send(&request)
+        let entered = Entered::new(&mut queue, request, self.inner.sq_sig_all);
+        let posted = entered.check().and_then(|()| {
+            let buffers = queue.last(1).next().unwrap_or_default();
+            with_sges(buffers, |sges| {
+                self.inner.device.post_send(&entered.work_request(sges))
+            })
         });
         posted.map_err(|error| PostError {
             error,
             buffers: queue.withdraw(),
+        })
+    }
+
+    /// Posts many requests, in order, until one is refused; their packets leave together.
+    ///
+    /// # Errors
+    /// Which one and why, as for [`post_send`](Self::post_send), and the buffers of it and those after it, which are not
+    /// posted; those before it are. [`batch`](Self::batch) posts all or none.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send_list<'a>(
+        &self,
+        requests: impl IntoIterator<Item = SendRequest<'a>>,
+    ) -> Result<(), ListError> {
+        self.post_list(requests.into_iter().collect(), Refusal::Rest)
+    }
+
+    /// Gathers requests that are posted together or not at all.
+    #[doc(alias = "ibv_wr_start")]
+    pub fn batch<'a>(&self) -> Batch<'_, 'a> {
+        Batch::new(self)
+    }
+
+    /// Posts all of the requests or none.
+    pub(crate) fn post_all(&self, requests: Vec<SendRequest<'_>>) -> Result<(), ListError> {
+        self.post_list(requests, Refusal::All)
+    }
+
+    fn post_list(&self, requests: Vec<SendRequest<'_>>, refusal: Refusal) -> Result<(), ListError> {
+        let mut queue = self.inner.outstanding.send();
+        let sq_sig_all = self.inner.sq_sig_all;
+        let entered: Vec<_> = requests
+            .into_iter()
+            .map(|request| Entered::new(&mut queue, request, sq_sig_all))
+            .collect();
+        let posted = self.post_entered(&queue, &entered, refusal);
+        let Err((index, error)) = posted else {
+            return Ok(());
+        };
+        let kept = match refusal {
+            Refusal::Rest => index,
+            Refusal::All => 0,
+        };
+        let mut buffers: Vec<_> = (kept..entered.len()).map(|_| queue.withdraw()).collect();
+        buffers.reverse();
+        Err(ListError {
+            index,
+            error,
+            buffers,
+        })
+    }
+
+    /// Posts the last requests of `queue`, which are `entered`.
+    fn post_entered(
+        &self,
+        queue: &WorkQueue,
+        entered: &[Entered<'_>],
+        refusal: Refusal,
+    ) -> Result<(), (usize, Error)> {
+        let mut sges = Vec::new();
+        let mut ends = Vec::with_capacity(entered.len());
+        let mut refused = None;
+        for (index, (one, buffers)) in entered.iter().zip(queue.last(entered.len())).enumerate() {
+            let before = sges.len();
+            let named = one.check().and_then(|()| {
+                for buffer in buffers {
+                    sges.push(buffer.sge()?);
+                }
+                Ok(())
+            });
+            if let Err(error) = named {
+                sges.truncate(before);
+                refused = Some((index, error));
+                break;
+            }
+            ends.push(sges.len());
+        }
+        if let Some(refused) = refused.take_if(|_| refusal == Refusal::All) {
+            return Err(refused);
+        }
+        let mut start = 0;
+        let requests: Vec<_> = entered
+            .iter()
+            .zip(ends)
+            .map(|(one, end)| one.work_request(&sges[std::mem::replace(&mut start, end)..end]))
+            .collect();
+        match refusal {
+            Refusal::Rest => self.inner.device.post_send_list(&requests),
+            Refusal::All => self.inner.device.post_send_all(&requests),
+        }
+        .map_err(|(index, error)| (index, error.into()))?;
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Binds a window of type 1 to `len` bytes of `memory` from `offset` on, and gives the key that it has from now on;
+    /// peers can use it when the request has completed, and the one before no more. No bytes: the window becomes free.
+    ///
+    /// # Errors
+    /// `Device`: the window is of type 2 (see [`SendRequest::bind`]), or as for [`post_send`](Self::post_send); the window
+    /// is as before. What the memory does not allow is found when the request is executed, and ends it.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_bind_mw")]
+    pub fn bind_window(
+        &self,
+        wr_id: u64,
+        window: &MemoryWindow,
+        memory: &RemoteMemory,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<RKey, Error> {
+        let mut queue = self.inner.outstanding.send();
+        let number = queue.enter(wr_id, Buffers::new(), true);
+        let bind = device::WindowBind {
+            wr_id: number,
+            signaled: true,
+            region: memory.lkey(),
+            addr: memory.at(offset).addr,
+            len,
+            access,
+        };
+        let posted = self.inner.device.bind_window(window.device(), &bind);
+        posted.map_err(|error| {
+            queue.withdraw();
+            error.into()
         })
     }
 }
@@ -405,8 +512,62 @@ impl PartialEq for QueuePair {
 
 impl Eq for QueuePair {}
 
+/// What is not posted of a list of which one request is refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// That one and those after it.
+    Rest,
+    All,
+}
+
+/// A send request whose buffers are in the table already.
+struct Entered<'a> {
+    number: u64,
+    inline: Option<&'a [u8]>,
+    request: SendRequest<'a>,
+}
+
+impl<'a> Entered<'a> {
+    /// Moves the buffers of `request` into the table.
+    fn new(queue: &mut WorkQueue, mut request: SendRequest<'a>, sq_sig_all: bool) -> Self {
+        let nothing = Bytes::Inline(&[]);
+        let (buffers, inline) = match std::mem::replace(&mut request.payload.0, nothing) {
+            Bytes::Buffers(buffers) => (buffers, None),
+            Bytes::Inline(bytes) => (Buffers::new(), Some(bytes)),
+        };
+        let number = queue.enter(request.wr_id, buffers, request.signaled || sq_sig_all);
+        Self {
+            number,
+            inline,
+            request,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.request.misplaced_imm {
+            return Err(Error::NoImmediate {
+                operation: self.request.op.name(),
+            });
+        }
+        Ok(())
+    }
+
+    fn work_request<'b>(&'b self, sges: &'b [Sge]) -> SendWr<'b> {
+        SendWr {
+            wr_id: self.number,
+            op: self.request.op,
+            data: self.inline.map_or(SendData::Sges(sges), SendData::Inline),
+            signaled: self.request.signaled,
+            solicited: self.request.solicited,
+            fence: self.request.fence,
+            ud: self.request.to,
+            xrc_srqn: self.request.xrc_srqn,
+        }
+    }
+}
+
 /// Calls `post` with the elements of `buffers`; without an allocation for the usual few.
-fn with_sges(
+pub(crate) fn with_sges(
     buffers: &[Buffer],
     post: impl FnOnce(&[Sge]) -> Result<(), device::Error>,
 ) -> Result<(), Error> {

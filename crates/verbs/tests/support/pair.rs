@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use oarlock_device::PortSource;
 use oarlock_port::{Faults, MemWire, Port};
 use oarlock_verbs::{
-    AttrMask, Context, DeviceInfo, DeviceLimits, Endpoint, QpAttr, QpState, QueuePair,
+    Access, AttrMask, CompletionQueue, Context, DeviceInfo, DeviceLimits, Endpoint, QpAttr,
+    QpInitAttr, QpState, QueuePair,
 };
 use oarlock_wire::{AddressVector, Gid, Guid, IbTimeout, Mtu, PKey, Psn, RetryCount};
 
@@ -54,18 +55,48 @@ pub fn contexts_with(faults: Faults) -> (Context, Context) {
     (context(1), context(2))
 }
 
-/// Takes both queue pairs to RTS.
+/// Everything that a peer can be allowed.
+pub fn all_rights() -> Access {
+    Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::MW_BIND
+}
+
+/// Two queue pairs that are connected, each with its completion queue.
+pub fn connected(attr: QpInitAttr) -> ((QueuePair, CompletionQueue), (QueuePair, CompletionQueue)) {
+    let (a, b) = contexts();
+    let end = |context: &Context| {
+        let cq = CompletionQueue::new(context, 256).unwrap();
+        let qp = QueuePair::create(&context.default_pd(), &cq, &cq, attr).unwrap();
+        (qp, cq)
+    };
+    let (a, b) = (end(&a), end(&b));
+    connect(&a.0, &b.0);
+    (a, b)
+}
+
+/// Takes both queue pairs as far as their types go: to RTS, an XRC target to RTR.
 pub fn connect(a: &QueuePair, b: &QueuePair) {
+    connect_with(a, b, |_| {});
+}
+
+/// The same, with the attributes that `change` leaves.
+pub fn connect_with(a: &QueuePair, b: &QueuePair, change: impl Fn(&mut QpAttr)) {
     for (qp, peer) in [(a, b), (b, a)] {
-        let gid = |qp: &QueuePair| qp.pd().context().device().gids[0];
-        let all = QpAttr {
+        let gid = |qp: &QueuePair| qp.context().device().gids[0];
+        let mut all = QpAttr {
             pkey: PKey::DEFAULT,
             port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             av: AddressVector::new(gid(qp), gid(peer)),
             path_mtu: Mtu::MTU_1024,
             dest_qpn: peer.qpn(),
             rq_psn: Psn::truncate(peer.qpn().get()),
             sq_psn: Psn::truncate(qp.qpn().get()),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
             min_rnr_timer: 1,
             // 268 ms, eight times: a peer whose threads wait for a busy machine is not taken for dead.
             timeout: IbTimeout::truncate(16),
@@ -73,25 +104,13 @@ pub fn connect(a: &QueuePair, b: &QueuePair) {
             rnr_retry: RetryCount::truncate(7),
             ..QpAttr::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::SQ_PSN
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        for (state, mask) in [
-            (QpState::Init, init),
-            (QpState::Rtr, rtr),
-            (QpState::Rts, rts),
-        ] {
-            let mask = mask | AttrMask::STATE;
+        change(&mut all);
+        let mut from = QpState::Reset;
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let step = qp.qp_type().transition(from, state).unwrap();
+            let mask = step.required | AttrMask::STATE;
             qp.modify(&QpAttr { mask, state, ..all }).unwrap();
+            from = state;
         }
     }
 }
