@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod errors;
+mod fuzz;
 mod ladders;
 mod lifecycle;
 mod loss;
