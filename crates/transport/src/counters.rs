@@ -247,3 +247,51 @@ impl Counters {
         self.values[counter as usize] += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_stand_where_their_counters_do() {
+        let names: HashSet<&str> = NAMES.iter().copied().collect();
+        assert_eq!(names.len(), NAMES.len());
+        let mut counters = Counters::default();
+        counters.count(Counter::PaceWaits);
+        counters.count(Counter::DroppedNotPlaced);
+        counters.count(Counter::DroppedNotPlaced);
+        let counted: Vec<_> = counters.iter().filter(|(_, value)| *value > 0).collect();
+        assert_eq!(counted, [("pace_waits", 1), ("dropped_not_placed", 2)]);
+        assert!(
+            names
+                .iter()
+                .all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        );
+    }
+
+    #[test]
+    fn sums_are_by_counter() {
+        let mut one = Counters::default();
+        one.count(Counter::RequestsSent);
+        let mut sum = one.clone();
+        sum.add(&one);
+        sum.add(&Counters::default());
+        assert_eq!(sum.get(Counter::RequestsSent), 2);
+        assert_eq!(sum.iter().map(|(_, value)| value).sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn flushed_requests_are_no_failures() {
+        for status in WcStatus::ALL.iter().copied().filter(|s| !s.is_success()) {
+            let flushed = status == WcStatus::WR_FLUSH_ERR;
+            let send = Counter::of_failed_send(status);
+            assert_eq!(send == Counter::SendsFlushed, flushed);
+            assert_eq!(send == Counter::SendsFailed, !flushed);
+            let receive = Counter::of_failed_receive(status);
+            assert_eq!(receive == Counter::ReceivesFlushed, flushed);
+            assert_eq!(receive == Counter::ReceivesFailed, !flushed);
+        }
+    }
+}

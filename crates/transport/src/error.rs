@@ -254,3 +254,140 @@ pub enum Error {
         outstanding: u32,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every sentence names what was given and what would have been right.
+    #[test]
+    fn sentences_have_the_values() {
+        let (operation, qp_type) = ("RDMA READ", QpType::Uc);
+        let (from, to) = (QpState::Init, QpState::Rtr);
+        let cases = [
+            (
+                Error::WrongState {
+                    call: "post_send",
+                    state: from,
+                },
+                "post_send is not allowed in state INIT",
+            ),
+            (
+                Error::CurrentStateMismatch {
+                    given: to,
+                    actual: from,
+                },
+                "queue pair is in state INIT, not RTR as the caller says",
+            ),
+            (
+                Error::InvalidTransition { from, to },
+                "no transition from INIT to RTR",
+            ),
+            (
+                Error::AttributeMissing {
+                    from,
+                    to,
+                    missing: AttrMask::AV | AttrMask::RQ_PSN,
+                },
+                "INIT to RTR needs the attributes AV | RQ_PSN",
+            ),
+            (
+                Error::AttributeNotAllowed {
+                    from,
+                    to,
+                    extra: AttrMask::SQ_PSN,
+                },
+                "INIT to RTR does not take the attributes SQ_PSN",
+            ),
+            (
+                Error::AttributeNotSupported {
+                    attribute: AttrMask::CAP,
+                    reason: "queues are fixed",
+                },
+                "attribute CAP is not supported: queues are fixed",
+            ),
+            (
+                Error::StillDraining { to: QpState::Rts },
+                "no transition from SQD to RTS: the send queue still drains",
+            ),
+            (
+                Error::AttributeTooSmall {
+                    attribute: "port_num",
+                    given: 0,
+                    min: 1,
+                },
+                "port_num is 0, at least 1",
+            ),
+            (
+                Error::PathMtuTooLarge {
+                    given: Mtu::MTU_4096,
+                    port: Mtu::MTU_1024,
+                },
+                "path MTU 4096 is more than the port's 1024",
+            ),
+            (
+                Error::QpAccessNotSupported {
+                    flags: AccessFlags::ZERO_BASED,
+                },
+                "a queue pair cannot grant ZERO_BASED",
+            ),
+            (
+                Error::OperationNotSupported { operation, qp_type },
+                "RDMA READ is no operation of UC queue pairs",
+            ),
+            (
+                Error::FlagNotAllowed {
+                    flag: "fence",
+                    operation,
+                    qp_type,
+                },
+                "fence means nothing with RDMA READ on a UC queue pair",
+            ),
+            (
+                Error::InlineNotAllowed { operation },
+                "RDMA READ takes no inline data",
+            ),
+            (
+                Error::DataNotAllowed {
+                    operation: "bind window",
+                    given: 2,
+                },
+                "bind window moves no data, but 2 scatter/gather elements are given",
+            ),
+            (
+                Error::AtomicLength {
+                    operation: "fetch-and-add",
+                    given: 4,
+                },
+                "fetch-and-add gives 8 bytes, the scatter/gather list takes 4",
+            ),
+            (
+                Error::RemoteRange {
+                    operation,
+                    addr: u64::MAX,
+                    len: 2,
+                },
+                "RDMA READ of 2 bytes at 0xffffffffffffffff passes the end of the address space",
+            ),
+            (
+                Error::NoReadsAllowed { operation },
+                "RDMA READ needs max_rd_atomic above 0",
+            ),
+            (
+                Error::NoSharedQueueNumber { operation },
+                "RDMA READ on an XRC queue pair needs the number of a shared receive queue",
+            ),
+            (
+                Error::QueueInUse {
+                    queue: "shared receive",
+                    given: 3,
+                    outstanding: 4,
+                },
+                "shared receive queue cannot be resized to 3: 4 requests outstanding",
+            ),
+        ];
+        for (error, sentence) in cases {
+            assert_eq!(error.to_string(), sentence);
+        }
+    }
+}
