@@ -1,76 +1,15 @@
-//! Placement: memory that vanishes, regions that are deregistered under fire.
+//! What receives are placed into and sends are fetched from: memory that vanishes, regions that are deregistered.
 
-mod support;
-
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use oarlock_device::{Access, Cqe, Error, Region};
+use oarlock_device::{Access, Cqe, Error};
 use oarlock_transport::{QpAttr, QpState, WcStatus};
-use support::{
-    Side, connected, connected_impatient, content, filled, pair, pattern, recv, send, whole,
+use rustix::mm::{MprotectFlags, ProtFlags};
+
+use crate::pages::{PAGE, Pages};
+use crate::support::{
+    connected, connected_impatient, content, filled, pair, pattern, recv, send, whole,
 };
-
-/// Anonymous pages that are unmapped in the end, or earlier.
-struct Pages {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the pages belong to no thread; what touches them says so itself.
-unsafe impl Sync for Pages {}
-
-const PAGE: usize = 4096;
-
-impl Pages {
-    fn new(pages: usize) -> Self {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        let len = pages * PAGE;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE) };
-        let start = NonNull::new(start.expect("mmap").cast()).expect("not null");
-        Self { start, len }
-    }
-
-    fn addr(&self) -> u64 {
-        self.start.as_ptr() as u64
-    }
-
-    fn register(&self, side: &Side, access: Access) -> Result<Region, Error> {
-        // SAFETY: no reference is ever made to the pages; they are read by `bytes` alone, with no
-        // work request outstanding.
-        unsafe { side.pd.register(self.addr(), self.len, access) }
-    }
-
-    /// A copy of what is in the pages; no work request names them at that time.
-    fn bytes(&self, len: usize) -> Vec<u8> {
-        // SAFETY: the pages are mapped and readable, and nobody writes them now.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), len) }.to_vec()
-    }
-
-    /// Unmaps the last `pages`.
-    fn cut(&mut self, pages: usize) {
-        self.len -= pages * PAGE;
-        // SAFETY: the pages are part of our mapping, and there are no references to them.
-        unsafe { rustix::mm::munmap(self.start.as_ptr().add(self.len).cast(), pages * PAGE) }
-            .expect("munmap");
-    }
-
-    fn protect(&self, flags: rustix::mm::MprotectFlags) {
-        // SAFETY: our own mapping, without references to it.
-        unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, flags) }
-            .expect("mprotect");
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: what is left of our own mapping, without references to it.
-        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }.expect("munmap");
-    }
-}
 
 #[test]
 fn registered_memory_of_the_program_is_sent_from_and_received_into() {
@@ -84,7 +23,7 @@ fn registered_memory_of_the_program_is_sent_from_and_received_into() {
     send(&qa, 1, &[whole(&source)]);
     assert_eq!(b.collect(1)[0].completion.byte_len as usize, bytes.len());
     a.collect(1);
-    assert_eq!(target.bytes(bytes.len()), bytes);
+    assert_eq!(target.bytes(0, bytes.len()), bytes);
 
     let back =
         a.pd.allocate(bytes.len(), Access::LOCAL_WRITE)
@@ -98,29 +37,31 @@ fn registered_memory_of_the_program_is_sent_from_and_received_into() {
 #[test]
 fn registration_probes_the_range() {
     let (a, _b) = pair();
-    let mut pages = Pages::new(3);
+    let pages = Pages::new(3);
     let (addr, len) = (pages.addr(), pages.len);
-    pages.cut(1);
+    pages.replace(2 * PAGE, PAGE, ProtFlags::empty());
     for access in [Access::empty(), Access::LOCAL_WRITE] {
         // SAFETY: refused; and the pages are not referred to.
         let refused = unsafe { a.pd.register(addr, len, access) }.unwrap_err();
         assert!(matches!(refused, Error::NotMapped { .. }), "{refused}");
     }
-    pages.protect(rustix::mm::MprotectFlags::READ);
+    pages.replace(0, pages.len, ProtFlags::READ);
     let refused = pages.register(&a, Access::LOCAL_WRITE).unwrap_err();
     assert!(matches!(refused, Error::NotMapped { .. }), "{refused}");
     pages
         .register(&a, Access::empty())
         .expect("readable is enough to send from");
-    pages.protect(rustix::mm::MprotectFlags::empty());
+    pages.replace(0, pages.len, ProtFlags::empty());
     assert!(pages.register(&a, Access::empty()).is_err());
-    // SAFETY: refused before anything is touched.
-    let (none, around) = unsafe {
+    // SAFETY: refused before anything is touched. Nothing is ever mapped at the first pages (vm.mmap_min_addr).
+    let (hole, none, around) = unsafe {
         (
+            a.pd.register(PAGE as u64, PAGE, Access::empty()),
             a.pd.register(addr, 0, Access::empty()),
             a.pd.register(u64::MAX - 5, 10, Access::empty()),
         )
     };
+    assert!(matches!(hole, Err(Error::NotMapped { .. })));
     assert!(matches!(none, Err(Error::ZeroLength)));
     assert!(matches!(around, Err(Error::RangeOverflow { .. })));
     assert_eq!(a.context.region_count(), 0);
@@ -130,10 +71,10 @@ fn registration_probes_the_range() {
 fn memory_unmapped_in_the_middle_of_a_message_is_an_error_and_no_signal() {
     let (a, b) = pair();
     let (qa, qb) = connected(&a, &b);
-    let mut target = Pages::new(4);
+    let target = Pages::new(4);
     let region = target.register(&b, Access::LOCAL_WRITE).expect("register");
     recv(&qb, 1, &[whole(&region)]);
-    target.cut(2);
+    target.replace(2 * PAGE, 2 * PAGE, ProtFlags::empty());
     let source = filled(&a, &pattern(2, 4 * PAGE));
     send(&qa, 1, &[whole(&source)]);
     assert_eq!(
@@ -149,9 +90,9 @@ fn memory_unmapped_in_the_middle_of_a_message_is_an_error_and_no_signal() {
 fn memory_unmapped_under_a_send_is_an_error_and_no_signal() {
     let (a, b) = pair();
     let (qa, qb) = connected(&a, &b);
-    let mut source = Pages::new(4);
+    let source = Pages::new(4);
     let region = source.register(&a, Access::empty()).expect("register");
-    source.cut(3);
+    source.replace(PAGE, 3 * PAGE, ProtFlags::empty());
     let target =
         b.pd.allocate(4 * PAGE, Access::LOCAL_WRITE)
             .expect("region");
@@ -174,8 +115,8 @@ fn unmapping_and_mapping_again_under_fire_harms_nobody() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                target.protect(rustix::mm::MprotectFlags::empty());
-                target.protect(rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE);
+                target.protect(MprotectFlags::empty());
+                target.protect(MprotectFlags::READ | MprotectFlags::WRITE);
                 std::thread::yield_now();
             }
         });
@@ -223,12 +164,11 @@ fn nothing_is_placed_after_deregistration_has_returned() {
             let before = b.collect(round % 40);
             region.deregister().expect("no windows");
             // From here on the memory is ours alone.
-            // SAFETY: the pages are mapped, and nobody else touches them.
-            unsafe { pages.start.as_ptr().write_bytes(MARK, pages.len) };
+            pages.fill(0, PAGE, MARK);
             let after = b.collect_any(MESSAGES as usize - before.len());
             let failed = |cqe: &&Cqe| cqe.completion.status == WcStatus::LOC_PROT_ERR;
             cut_short += after.iter().filter(failed).count();
-            let bytes = pages.bytes(PAGE);
+            let bytes = pages.bytes(0, PAGE);
             assert!(bytes.iter().all(|byte| *byte == MARK), "round {round}");
         });
     }
