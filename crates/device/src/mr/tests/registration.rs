@@ -11,7 +11,7 @@ use rustix::mm::MprotectFlags;
 use super::keys::index_of;
 use super::*;
 use crate::context::{Context, DeviceInfo, DeviceLimits};
-use crate::endpoint::{Endpoint, PortSource};
+use crate::{Endpoint, PortSource};
 use crate::pd::Pd;
 
 /// A host without a port: no queue pair is made here.
