@@ -197,6 +197,17 @@ impl Rc {
         Ok(())
     }
 
+    /// Puts the queue pair into the error state by the fault of neither program, which [`QpEvent::Fatal`] tells: everything
+    /// outstanding is flushed, for this reason, and READs of the peer are answered no more. In [`QpState::Error`] it does
+    /// nothing.
+    pub fn fail(&mut self, reason: VendorError) {
+        if self.state != QpState::Error {
+            self.events.push_back(QpEvent::Fatal);
+            self.responder.responses.drop_reads();
+            self.enter_error(reason);
+        }
+    }
+
     fn reset(&mut self) {
         self.state = QpState::Reset;
         self.attr = QpAttr::default();

@@ -318,11 +318,11 @@ impl Rc {
         };
         self.counters.count(Counter::DroppedInvalidRequest);
         self.respond(expected, Syndrome::Nak(fatal.nak));
-        self.fail(fatal);
+        self.end(fatal);
     }
 
     /// The connection ends by the fault of a request whose NAK waits to be sent.
-    pub(super) fn fail(&mut self, fatal: &Fatal) {
+    pub(super) fn end(&mut self, fatal: &Fatal) {
         self.events.extend(fatal.event);
         if let Some(status) = fatal.receive {
             self.fail_receive(status, fatal.rule);

@@ -323,7 +323,7 @@ impl Rc {
         self.responder.responses.clear();
         if let Refusal::Fatal(fatal) = Refusal::remote_memory(error, None) {
             self.respond(job.psn, Syndrome::Nak(fatal.nak));
-            self.fail(&fatal);
+            self.end(&fatal);
         }
     }
 

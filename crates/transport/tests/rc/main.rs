@@ -13,4 +13,6 @@ mod one_sided;
 mod pair;
 #[allow(dead_code, reason = "shared with the tests of UD")]
 mod pcap;
+mod refusals;
+mod results;
 mod transfer;
