@@ -1,6 +1,9 @@
 //! Queue pairs against each other, against a model, and against recorded kernels.
 #![forbid(unsafe_code)]
 
+mod credits;
+mod drain;
+mod duplicates;
 mod errors;
 mod forge;
 mod fuzz;
@@ -15,4 +18,5 @@ mod pair;
 mod pcap;
 mod refusals;
 mod results;
+mod shared;
 mod transfer;

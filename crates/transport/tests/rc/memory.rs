@@ -89,6 +89,11 @@ impl VecMemory {
         sge
     }
 
+    /// The queue is gone.
+    pub(crate) fn unshare(&mut self, srqn: Srqn) {
+        self.queues.retain(|(number, _)| *number != Some(srqn));
+    }
+
     /// How many buffers wait.
     pub(crate) fn shared(&self, srqn: Option<Srqn>) -> usize {
         let mut queues = self.queues.iter();
