@@ -247,8 +247,6 @@ impl Uc {
     fn enter_error(&mut self, reason: VendorError) {
         let was_error = self.state == QpState::Error;
         self.state = QpState::Error;
-        self.packet = 0;
-        self.notify_drained = false;
         self.flush_sends(reason);
         while let Some(wr_id) = self.buffers.finish() {
             self.fail_recv(wr_id, WcStatus::WR_FLUSH_ERR, reason);

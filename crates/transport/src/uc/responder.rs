@@ -31,14 +31,14 @@ use crate::work::MAX_MESSAGE_LEN;
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     pub(super) expected: Psn,
-    progress: Progress,
+    pub(super) progress: Progress,
     /// A packet has arrived.
     is_established: bool,
 }
 
 /// What is known of the message that is arriving.
 #[derive(Clone, Copy, Debug, Default)]
-enum Progress {
+pub(super) enum Progress {
     /// None, or one that was given up.
     #[default]
     Idle,
@@ -51,7 +51,7 @@ enum Progress {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Write {
+pub(super) struct Write {
     rkey: RKey,
     /// Where the next byte goes.
     addr: u64,

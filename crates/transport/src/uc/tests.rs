@@ -1,4 +1,4 @@
-//! What only the inside can show: that traffic allocates nothing.
+//! What only the inside can show: that traffic allocates nothing, and where the longest message ends.
 
 use oarlock_wire::RKey;
 
@@ -138,5 +138,35 @@ fn traffic_leaves_every_queue_at_its_first_capacity() {
         }
         assert!(received > 100, "{received}");
         assert_eq!([capacities(&a), capacities(&b)], before);
+    }
+}
+
+/// IBA Vol. 1 ch. 9 "Message size": 2^31 bytes, whatever the buffer takes.
+#[test]
+fn a_message_ends_at_two_gibibytes() {
+    use oarlock_wire::base::TransportClass;
+    use oarlock_wire::{Bth, Opcode, PacketHeader};
+
+    let huge = [Sge {
+        len: u32::MAX,
+        ..ROOM
+    }];
+    for (placed, payload, is_taken) in [((1 << 31) - 4, 4, true), ((1 << 31) - 4, 5, false)] {
+        let mut uc = ready(1, 2, false);
+        uc.post_recv(&RecvWr {
+            wr_id: 1,
+            sges: &huge,
+        })
+        .unwrap();
+        uc.responder.progress = responder::Progress::Send { placed };
+        let opcode = Opcode::RC_SEND_LAST.of(TransportClass::Uc);
+        let bth = Bth::new(opcode, uc.qpn(), uc.responder.expected);
+        let packet = PacketHeader::new(bth).packet(&[1; 8][..payload]);
+        let from = uc.query().av;
+        uc.handle_packet(Time::ZERO, &from, &packet, &mut Void::default());
+        let completion = uc.poll_completion();
+        assert_eq!(completion.map(|c| c.byte_len), is_taken.then_some(1 << 31));
+        let refused = uc.counters().get(Counter::DroppedInvalidRequest);
+        assert_eq!(refused, u64::from(!is_taken));
     }
 }

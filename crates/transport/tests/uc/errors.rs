@@ -356,6 +356,12 @@ fn the_rest_of_a_dropped_message_counts_as_what_it_was_dropped_for() {
     still_works(&mut host, 3);
     host.take(&forged(Opcode::RC_SEND_MIDDLE, 4, &full).bytes());
     assert_eq!(host.count(Counter::DroppedOutOfOrder), 1);
+    // Nothing is left of a message that was dropped whole.
+    let mut host = receiver();
+    host.take(&forged(Opcode::RC_SEND_ONLY, 0, &[1; MTU + 1]).bytes());
+    host.take(&forged(Opcode::RC_SEND_MIDDLE, 1, &full).bytes());
+    let expected = [("dropped_out_of_order", 1), ("dropped_invalid_request", 1)];
+    assert_eq!(host.dropped(), expected);
 }
 
 /// IBA Vol. 1 ch. 9: a first packet while a message is unfinished begins a new one.
@@ -550,6 +556,23 @@ fn a_write_that_carries_another_length_than_it_says_is_dropped() {
         assert_eq!(host.count(Counter::WritesReceived), 0);
         still_works(&mut host, 2);
     }
+}
+
+/// A middle packet cannot carry more than is left.
+#[test]
+fn a_write_that_goes_beyond_its_length_is_dropped() {
+    let mut host = receiver();
+    let (sge, remote) = host.memory.offer(4 * MTU, AccessFlags::REMOTE_WRITE);
+    let (addr, rkey, len) = (remote.addr, remote.rkey, MTU as u32 + 2);
+    let reth = Reth { addr, rkey, len };
+    let first = Opcode::RC_RDMA_WRITE_FIRST;
+    host.take(&forged_write(first, 0, &[1; MTU], reth).bytes());
+    for n in 1..3 {
+        host.take(&forged(Opcode::RC_RDMA_WRITE_MIDDLE, n, &[2; MTU]).bytes());
+    }
+    assert_eq!(host.dropped(), [("dropped_invalid_request", 2)]);
+    assert_eq!(host.memory.load(sge, 4 * MTU)[MTU..], [0xEE; 3 * MTU]);
+    still_works(&mut host, 3);
 }
 
 /// The memory of a WRITE may vanish between two of its packets.

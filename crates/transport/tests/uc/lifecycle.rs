@@ -354,3 +354,23 @@ fn a_failure_of_neither_program_is_fatal_and_flushes_with_its_reason() {
         );
     }
 }
+
+/// A new life begins with the first packet of a message and a full burst, whatever was begun before.
+#[test]
+fn reset_forgets_half_a_message_and_half_a_burst() {
+    let config = UcConfig {
+        burst: 2,
+        ..UcConfig::default()
+    };
+    let mut host = Host::new(A, config, QpState::Rts);
+    host.send(1, &pattern(1, 5 * MTU));
+    assert_eq!(host.packets(Time::ZERO).len(), 2);
+    host.modify(QpState::Reset);
+    crate::pair::to_state(&mut host.uc, &attr(A), QpState::Rts);
+    host.send(2, &pattern(2, 2 * MTU));
+    let packets = host.packets(Time::ZERO);
+    assert_eq!(packets.len(), 2);
+    let first = Packet::parse(&packets[0]).unwrap();
+    assert_eq!(first.bth.opcode.to_string(), "UC_SEND_FIRST");
+    assert_eq!(first.bth.psn, attr(A).sq_psn);
+}

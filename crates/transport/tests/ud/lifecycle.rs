@@ -214,4 +214,8 @@ fn a_failure_of_neither_program_is_fatal_and_flushes_with_its_reason() {
     let event = Some(QpEvent::Fatal);
     assert_eq!((host.ud.poll_event(), host.ud.poll_event()), (event, None));
     assert_eq!(host.ud.state(), QpState::Error);
+    let mut host = Host::new(1);
+    host.ud.fail(reason);
+    host.ud.modify(&QpAttr::to_state(QpState::Reset)).unwrap();
+    assert_eq!(host.ud.poll_event(), None, "forgotten");
 }
