@@ -113,6 +113,8 @@ vendor_errors! {
     FLUSHED_BY_DEVICE = 0x405, "flushed: the device is gone or has failed";
     /// Fault injection.
     FLUSHED_BY_FAULT_RULE = 0x406, "flushed: a fault rule put the queue pair into the error state";
+    /// IBA Vol. 1 ch. 11 "CQ overrun".
+    FLUSHED_BY_OVERRUN = 0x407, "flushed: a completion queue of the queue pair had no room";
 }
 
 impl VendorError {

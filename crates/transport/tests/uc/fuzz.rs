@@ -96,10 +96,9 @@ impl World {
             2..=3 => self.recv(),
             4..=8 => self.packet(),
             9 => {
-                self.now = self.now
-                    + self
-                        .rng
-                        .duration(&(Duration::ZERO..=Duration::from_millis(1)))
+                self.now += self
+                    .rng
+                    .duration(&(Duration::ZERO..=Duration::from_millis(1)));
             }
             10 => self.host.uc.handle_timeout(self.now),
             _ if self.rng.chance(0.3) => self.modify(),

@@ -6,6 +6,7 @@ mod fuzz;
 mod ladders;
 mod lifecycle;
 mod loss;
+#[allow(dead_code, reason = "shared with the tests of UD")]
 mod memory;
 mod model;
 mod pace;

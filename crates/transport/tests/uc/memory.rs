@@ -66,6 +66,16 @@ impl VecMemory {
         }
     }
 
+    /// How much is in use, to give it back with [`release`](Self::release).
+    pub(crate) fn mark(&self) -> usize {
+        self.used
+    }
+
+    /// Everything allocated since `mark` is free again.
+    pub(crate) fn release(&mut self, mark: usize) {
+        self.used = mark;
+    }
+
     /// A fresh range that holds `data`.
     pub(crate) fn store(&mut self, data: &[u8]) -> Sge {
         let sge = self.alloc(data.len());

@@ -4,8 +4,8 @@
 mod errors;
 mod kernel;
 mod lifecycle;
-#[path = "../rc/memory.rs"]
-#[allow(dead_code, reason = "shared with the tests of RC")]
+#[path = "../uc/memory.rs"]
+#[allow(dead_code, reason = "shared with the tests of UC")]
 mod memory;
 mod model;
 #[path = "../rc/pcap.rs"]
