@@ -23,12 +23,15 @@ pub(crate) struct VecMemory {
     /// Where a WRITE of the peer has placed bytes, in order.
     pub(crate) placed: Vec<Range<u64>>,
     /// The shared receive queues; one without a number is the queue pair's.
-    queues: Vec<(Option<Srqn>, VecDeque<(u64, Vec<Sge>)>)>,
+    queues: Vec<(Option<Srqn>, VecDeque<Buffer>)>,
     /// The queue that was selected last.
     pub(crate) selected: Option<Srqn>,
     pub(crate) bound: Vec<BindWindow>,
     pub(crate) atomics: usize,
 }
+
+/// A buffer of a shared receive queue: the `wr_id`, and its only element.
+type Buffer = (u64, Sge);
 
 /// What a peer may do with a range.
 #[derive(Debug)]
@@ -85,8 +88,15 @@ impl VecMemory {
         let sge = self.alloc(len);
         let mut queues = self.queues.iter_mut();
         let (_, queue) = queues.find(|(number, _)| *number == srqn).expect("shared");
-        queue.push_back((wr_id, vec![sge]));
+        queue.push_back((wr_id, sge));
         sge
+    }
+
+    /// Posts a buffer that is in use elsewhere, too.
+    pub(crate) fn post_shared_again(&mut self, srqn: Option<Srqn>, sge: Sge) {
+        for (_, queue) in self.queues.iter_mut().filter(|(number, _)| *number == srqn) {
+            queue.push_back((0, sge));
+        }
     }
 
     /// The queue is gone.
@@ -318,12 +328,12 @@ impl Memory for VecMemory {
         let Some((_, queue)) = queues.find(|(number, _)| *number == srqn) else {
             return SharedReceive::NoSuchQueue;
         };
-        let Some((wr_id, sges)) = queue.pop_front() else {
+        let Some((wr_id, sge)) = queue.pop_front() else {
             return SharedReceive::Empty;
         };
         into.wr_id = wr_id;
         into.sges.clear();
-        into.sges.extend(sges);
+        into.sges.push(sge);
         into.srqn = srqn;
         SharedReceive::Taken
     }
