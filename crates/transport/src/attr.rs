@@ -264,7 +264,7 @@ impl QpAttr {
         }
     }
 
-    /// Copies the fields that `from.mask` names, except the two states.
+    /// Copies the fields that `from.mask` names, except the two states and the wish for an event, which are of one call.
     pub(crate) fn merge(&mut self, from: &Self) {
         let given = |bit| from.mask.contains(bit);
         if given(AttrMask::ACCESS_FLAGS) {
@@ -312,7 +312,7 @@ impl QpAttr {
         if given(AttrMask::RNR_RETRY) {
             self.rnr_retry = from.rnr_retry;
         }
-        self.mask |= from.mask;
+        self.mask |= from.mask - AttrMask::CUR_STATE - AttrMask::EN_SQD_ASYNC_NOTIFY;
     }
 }
 

@@ -56,8 +56,8 @@ pub struct UcConfig {
     pub shared_receives: bool,
     /// What the port carries: limit of [`QpAttr::path_mtu`].
     pub mtu: Mtu,
-    /// At most so many packets are sent in each [`pace`](Self::pace), at least 1. 64 packets fit into the socket buffer that a
-    /// Linux system gives by default.
+    /// At most so many packets are sent in each [`pace`](Self::pace), at least 1. 64 packets of 4 KiB that come together fit into
+    /// the socket buffer that a user may have on a Linux system as it is installed.
     pub burst: u32,
     /// How long after the beginning of a full burst the next begins; [`Uc::poll_timeout`] gives the time. 50 µs by default,
     /// in which a receiver that sleeps wakes up; zero is no limit.
