@@ -187,6 +187,30 @@ mod tests {
     }
 
     #[test]
+    fn every_way_in_which_memory_fails_has_its_code() {
+        use oarlock_wire::{LKey, RKey};
+
+        use crate::memory::RemoteAccess;
+
+        let (addr, len, rkey) = (0x1000, 8, RKey(1));
+        let access = RemoteAccess::Write;
+        let codes = [
+            MemoryError::InvalidKey(LKey(1)),
+            MemoryError::OutOfBounds { addr, len },
+            MemoryError::NotWritable(LKey(1)),
+            MemoryError::InvalidRemoteKey(rkey),
+            MemoryError::RemoteAccessDenied { rkey, access },
+            MemoryError::Misaligned { addr },
+            MemoryError::BindRefused("so"),
+            MemoryError::NotInvalidatable(rkey),
+            MemoryError::Unmapped { addr, len },
+        ]
+        .map(|error| VendorError::from(error).0);
+        let all: Vec<u32> = (0x101..0x10A).collect();
+        assert_eq!(codes[..], all[..]);
+    }
+
+    #[test]
     fn the_codes_of_refusals_are_the_syndromes() {
         for (code, error) in [
             (NakCode::INVALID_REQUEST, VendorError::NAK_INVALID_REQUEST),
