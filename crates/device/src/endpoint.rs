@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use oarlock_port::pcap::Capture;
 use oarlock_port::{Port, fork};
-use oarlock_transport::{QpAttr, QpState};
+use oarlock_transport::{QpState, VendorError};
 use oarlock_wire::Time;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -37,7 +37,7 @@ use crate::context::Context;
 use crate::counters::Counters;
 use crate::engine::{self, Signs};
 use crate::error::Error;
-use crate::event::{AsyncEvent, DeviceChange};
+use crate::event::DeviceChange;
 use crate::groups::{Group, Groups};
 use crate::lead::{Lead, Leading};
 use crate::locks::{lock, read, write};
@@ -390,22 +390,17 @@ impl Core {
     pub(crate) fn fail_overrun(self: &Arc<Self>, mut pending: Overruns) {
         while let Some(cq) = pending.pop() {
             for qp in cq.overrun() {
-                pending.extend(self.fail_qp(&qp));
-                qp.raise(AsyncEvent::QpFatal(qp.qpn()));
+                pending.extend(self.fail(&qp, VendorError::FLUSHED_BY_DEVICE));
             }
         }
     }
 
-    /// Puts a queue pair into the error state.
-    pub(crate) fn fail_qp(self: &Arc<Self>, qp: &Arc<QpShared>) -> Overruns {
+    /// Puts a queue pair into the error state for this reason, which its flushed requests tell.
+    pub(crate) fn fail(self: &Arc<Self>, qp: &Arc<QpShared>, reason: VendorError) -> Overruns {
         let mut inner = lock(qp.inner());
-        // Error can be entered from every state; from Reset there is nothing to flush.
+        // From Reset there is nothing to flush, and nothing to say.
         if inner.transport.state() != QpState::Reset {
-            let refused = inner
-                .transport
-                .modify(&QpAttr::to_state(QpState::Error))
-                .err();
-            debug_assert_eq!(refused, None);
+            inner.transport.fail(reason);
         }
         self.drive(qp, &mut inner)
     }
@@ -456,7 +451,7 @@ impl Core {
         }
         tracing::error!("device fatal: the host service is gone");
         for qp in self.qps.all() {
-            let overruns = self.fail_qp(&qp);
+            let overruns = self.fail(&qp, VendorError::FLUSHED_BY_DEVICE);
             self.fail_overrun(overruns);
         }
         self.is_over.store(true, Ordering::SeqCst);
@@ -484,7 +479,7 @@ impl Core {
         }
         for qp in self.qps.all() {
             if Arc::ptr_eq(qp.pd().context(), context) {
-                let overruns = self.fail_qp(&qp);
+                let overruns = self.fail(&qp, VendorError::FLUSHED_BY_DEVICE);
                 self.fail_overrun(overruns);
             }
         }

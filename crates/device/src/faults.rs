@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use oarlock_port::fault::DeviceFault;
+use oarlock_transport::VendorError;
 use oarlock_wire::AddressVector;
 
 use crate::endpoint::Core;
-use crate::event::AsyncEvent;
 use crate::qp::QpShared;
 
 /// What becomes of the packet that a fault came with.
@@ -34,9 +34,8 @@ impl Core {
                 Struck::Passed
             }
             DeviceFault::QpError => {
-                let overruns = self.fail_qp(qp);
+                let overruns = self.fail(qp, VendorError::FLUSHED_BY_FAULT_RULE);
                 self.fail_overrun(overruns);
-                qp.raise(AsyncEvent::QpFatal(qp.qpn()));
                 Struck::Lost
             }
             DeviceFault::DeviceRemoval | DeviceFault::AddressChange => {

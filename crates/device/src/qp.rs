@@ -139,7 +139,7 @@ impl Qp {
         let (srq, xrc_domain) = (init.srq.take(), init.xrc_domain.take());
         let shared = core.qps().insert(slot, |qpn| {
             let engine = create::engine(device, qpn, &init, srq.is_some());
-            let number = xrc_domain.as_ref().map(XrcDomain::clone);
+            let number = xrc_domain.clone();
             QpShared::new(
                 qpn,
                 pd,
@@ -429,7 +429,7 @@ impl Qp {
     }
 
     /// Calls `hook` once when the peer's first request arrives, in place of
-    /// [`AsyncEvent::CommEst`]; at once, from here, if that has happened.
+    /// [`AsyncEvent::CommEst`](crate::AsyncEvent::CommEst); at once, from here, if that has happened.
     ///
     /// The call comes from the engine thread, with no lock of the device held; a hook that blocks
     /// holds up retransmissions. A hook that owns this queue pair keeps it alive for ever.
@@ -438,7 +438,7 @@ impl Qp {
     }
 
     /// The program knows that the peer is connected: no hook is called and no
-    /// [`AsyncEvent::CommEst`] raised any more.
+    /// [`AsyncEvent::CommEst`](crate::AsyncEvent::CommEst) raised any more.
     pub fn ignore_comm_est(&self) {
         self.shared().ignore_comm_est();
     }

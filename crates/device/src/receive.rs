@@ -111,7 +111,7 @@ impl Core {
         now: Time,
         from: &AddressVector,
         packet: &Packet<'_>,
-        fault: Option<DeviceFault>,
+        mut fault: Option<DeviceFault>,
         touched: &mut Vec<Arc<QpShared>>,
     ) {
         let Some(members) = self.groups.members(Group::of(from)) else {
@@ -120,6 +120,13 @@ impl Core {
         };
         for qp in members.iter() {
             self.handle_packet(now, from, packet, qp, fault, touched);
+            // What strikes the host strikes once.
+            fault = fault.filter(|fault| {
+                !matches!(
+                    fault,
+                    DeviceFault::DeviceRemoval | DeviceFault::AddressChange
+                )
+            });
         }
     }
 

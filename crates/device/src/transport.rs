@@ -4,7 +4,7 @@ mod memory;
 
 use oarlock_transport::{
     Completion, Counters, Error, Memory, PacketBuf, QpAttr, QpEvent, QpState, Rc, RecvWr, SendWr,
-    Transmit, Uc, Ud,
+    Transmit, Uc, Ud, VendorError,
 };
 use oarlock_wire::{AddressVector, Packet, Time};
 
@@ -88,6 +88,15 @@ impl Transport {
             Self::Rc(rc) => rc.handle_packet(now, from, packet, memory),
             Self::Uc(uc) => uc.handle_packet(now, from, packet, memory),
             Self::Ud(ud) => ud.handle_packet(from, packet, memory),
+        }
+    }
+
+    /// The error state by the fault of neither program.
+    pub(crate) fn fail(&mut self, reason: VendorError) {
+        match self {
+            Self::Rc(rc) => rc.fail(reason),
+            Self::Uc(uc) => uc.fail(reason),
+            Self::Ud(ud) => ud.fail(reason),
         }
     }
 

@@ -149,11 +149,17 @@ impl QpShared {
                 QpEvent::AccessError => self.raise(AsyncEvent::QpAccessError(self.qpn)),
                 QpEvent::SqDrained => self.raise(AsyncEvent::SqDrained(self.qpn)),
                 QpEvent::LastWqeReached => self.raise(AsyncEvent::LastWqeReached(self.qpn)),
+                // That the device is gone is one event of the device.
+                QpEvent::Fatal if self.has_lost_device() => {}
                 QpEvent::Fatal => self.raise(AsyncEvent::QpFatal(self.qpn)),
                 other => tracing::error!(?other, "event of a queue pair without a translation"),
             }
         }
         overruns
+    }
+
+    fn has_lost_device(&self) -> bool {
+        self.pd.context().is_removed() || self.core().is_gone()
     }
 
     fn complete(
