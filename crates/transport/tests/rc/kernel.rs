@@ -1,8 +1,9 @@
 //! Our requester and responder in the place of a Linux kernel's, in a recorded exchange.
 //!
 //! `wire-rping.pcap` is one `rping` between two kernels with soft RoCE: REQ, REP, RTU, then SEND, READ and WRITE, then DREQ
-//! and DREP. The side that sent the REQ only SENDs, so that its requests and their acknowledgements can be replayed
-//! whole. A judge returns what differs; each is shown once to find a planted difference.
+//! and DREP. The side that sent the REQ only SENDs, so that its requests and their acknowledgements can be replayed by
+//! themselves; then each side is replayed whole, with everything it answers. A judge returns what differs; each is shown once
+//! to find a planted difference.
 
 use std::net::Ipv4Addr;
 
@@ -17,7 +18,9 @@ use oarlock_wire::{
 use crate::memory::VecMemory;
 use crate::pair::{Setup, to_state};
 use crate::pcap::{self, Recorded};
+use crate::replay;
 
+#[derive(Clone)]
 struct Exchange {
     active: Ipv4Addr,
     passive: Ipv4Addr,
@@ -27,7 +30,7 @@ struct Exchange {
     packets: Vec<Recorded>,
 }
 
-fn bth(packet: &Recorded) -> Bth {
+pub(crate) fn bth(packet: &Recorded) -> Bth {
     Bth::parse(packet.bytes.first_chunk().expect("a BTH"))
 }
 
@@ -98,6 +101,21 @@ impl Exchange {
             self.req.starting_psn,
             self.rep.starting_psn,
             self.req.path_mtu,
+        )
+    }
+
+    /// Everything that our queue pair sends in the place of one side, and what that side sent.
+    fn replay(&self, side: Ipv4Addr) -> (Vec<Vec<u8>>, Vec<&Recorded>) {
+        let (rc, peer) = if side == self.passive {
+            (self.passive_rc(), self.active)
+        } else {
+            (self.active_rc(), self.passive)
+        };
+        let ours = replay::run(rc, self.av(side, peer), side, &self.packets);
+        let packets = self.packets.iter();
+        (
+            ours,
+            packets.filter(|packet| packet.source == side).collect(),
         )
     }
 
@@ -328,6 +346,65 @@ fn our_requester_sends_each_of_the_passive_kernels_sends() {
         let (ours, statuses) = requests(rc, from, &[send], &[ack]);
         assert_eq!(differences(&ours, &[send]), [""; 0]);
         assert_eq!(statuses, [WcStatus::SUCCESS]);
+    }
+}
+
+/// SENDs and their ACKs, READs asked for and answered, WRITEs sent and acknowledged: byte for byte.
+#[test]
+fn our_queue_pair_does_all_that_each_kernel_did() {
+    let exchange = exchange();
+    for side in [exchange.active, exchange.passive] {
+        let (ours, recorded) = exchange.replay(side);
+        assert_eq!(differences(&ours, &recorded), [""; 0]);
+    }
+    let of = |side: Ipv4Addr, opcode| {
+        let packets = exchange.packets.iter();
+        packets
+            .filter(|p| p.source == side && bth(p).opcode == opcode)
+            .count()
+    };
+    assert!(of(exchange.passive, Opcode::RC_RDMA_READ_REQUEST) >= 5);
+    assert!(of(exchange.passive, Opcode::RC_RDMA_WRITE_ONLY) >= 5);
+    assert!(of(exchange.active, Opcode::RC_RDMA_READ_RESPONSE_ONLY) >= 5);
+}
+
+#[test]
+fn the_judge_of_whole_sides_finds_one_changed_bit_in_any_kind_of_packet() {
+    let good = exchange();
+    for side in [good.active, good.passive] {
+        let (ours, recorded) = good.replay(side);
+        let mut judged = std::collections::BTreeSet::new();
+        for (n, packet) in recorded.iter().enumerate() {
+            if !judged.insert(bth(packet).opcode.0) {
+                continue;
+            }
+            for byte in 0..packet.bytes.len() {
+                let mut changed = (*packet).clone();
+                changed.bytes[byte] ^= 1;
+                let mut recorded = recorded.clone();
+                recorded[n] = &changed;
+                assert!(
+                    !differences(&ours, &recorded).is_empty(),
+                    "packet {n}, byte {byte}"
+                );
+            }
+        }
+        assert!(judged.len() >= 3, "{judged:?}");
+    }
+}
+
+/// What the peer asks for decides what is answered: another PSN or length in a request is another answer.
+#[test]
+fn the_judge_of_whole_sides_finds_another_request_of_the_peer() {
+    let good = exchange();
+    let read = |p: &&mut Recorded| bth(p).opcode == Opcode::RC_RDMA_READ_REQUEST;
+    for byte in [Bth::LEN - 1, Bth::LEN + 15] {
+        let mut changed = good.clone();
+        let packet = changed.packets.iter_mut().find(read).expect("a READ");
+        packet.bytes[byte] ^= 1;
+        let (ours, _) = changed.replay(good.active);
+        let (_, recorded) = good.replay(good.active);
+        assert!(!differences(&ours, &recorded).is_empty(), "byte {byte}");
     }
 }
 

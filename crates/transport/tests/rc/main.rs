@@ -17,6 +17,7 @@ mod pair;
 #[allow(dead_code, reason = "shared with the tests of UD")]
 mod pcap;
 mod refusals;
+mod replay;
 mod results;
 mod shared;
 mod transfer;
