@@ -73,6 +73,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Which way a packet goes.
+#[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// Sent.

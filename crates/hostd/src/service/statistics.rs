@@ -8,6 +8,7 @@ use crate::Error;
 use oarlock_ucm::proto::{DeviceCounters, MAX_COUNTERS, MAX_PAGE_FILE, Page};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 
 /// The files of programs, and what those have counted that are gone.
@@ -23,12 +24,11 @@ type Totals = BTreeMap<u32, BTreeMap<String, u64>>;
 impl Statistics {
     /// The file of a client, made when it asks first.
     pub(super) fn share(&mut self, client: u32) -> Result<OwnedFd, Error> {
-        if !self.files.contains_key(&client) {
-            let file = make()?;
-            self.files.insert(client, file);
-        }
-        self.files[&client]
-            .try_clone()
+        let file = match self.files.entry(client) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(place) => place.insert(make()?),
+        };
+        file.try_clone()
             .map_err(Error::system("copy the descriptor of a program's counters"))
     }
 

@@ -465,3 +465,61 @@ fn multicast_that_nobody_joined_reaches_no_slot() {
         },
     );
 }
+
+/// Sends 4 KiB packets in runs of so many until the queue has no room; gives how many it holds.
+fn packets_that_fit(slots: &UdpSlots, slot: u8, ip: &str, run: usize) -> u64 {
+    let (sender, receiver) = (borrow(slots, 1), borrow(slots, slot));
+    let before = counter(&receiver, "rxq_overflow");
+    let mut sent = 0;
+    while counter(&receiver, "rxq_overflow") == before {
+        let mut bytes = Vec::new();
+        for mark in 0..run {
+            let mut one = packet(slot, mark as u32);
+            one.resize(12 + 16 + 4096 + 4, 0);
+            bytes.extend(one);
+        }
+        sender
+            .send_run(&path(ip, ip), &mut bytes, 12 + 16 + 4096 + 4)
+            .unwrap();
+        sent += run as u64;
+        assert!(sent < 1 << 20, "there is room without end");
+    }
+    let mut batch = Batch::default();
+    let mut held = 0;
+    while receiver.recv(&mut batch).unwrap() > 0 {
+        held += batch.len() as u64;
+    }
+    held
+}
+
+/// The window of one connection, 64 packets of 4 KiB, fits the smallest receive buffer that a Linux system gives as it is
+/// installed (`net.core.rmem_max` 212992), in bursts and one by one.
+#[test]
+fn a_window_of_the_largest_packets_fits_the_smallest_buffer() {
+    in_own_namespace(
+        "slots::tests::a_window_of_the_largest_packets_fits_the_smallest_buffer",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            for (ask, slot) in [(212_992, 3), (RECEIVE_BUFFER, 4)] {
+                set_option(
+                    slots.socket(slot).unwrap(),
+                    libc::SOL_SOCKET,
+                    libc::SO_RCVBUF,
+                    ask,
+                )
+                .unwrap();
+                let size = socket2::SockRef::from(&slots.socket(slot).unwrap())
+                    .recv_buffer_size()
+                    .unwrap();
+                for ip in ["127.0.0.1", "::1"] {
+                    let (burst, single) = (
+                        packets_that_fit(&slots, slot, ip, 15),
+                        packets_that_fit(&slots, slot, ip, 1),
+                    );
+                    println!("{size} bytes, {ip}: {burst} in bursts, {single} one by one");
+                    assert!(burst >= 64 && single >= 32, "{burst} {single}");
+                }
+            }
+        },
+    );
+}
