@@ -177,7 +177,8 @@ impl Rc {
             QpState::Reset => self.reset(),
             QpState::Error => {
                 self.responder.responses.drop_reads();
-                self.enter_error(VendorError::FLUSHED_BY_PROGRAM);
+                let cause = VendorError::FLUSHED_BY_PROGRAM;
+                self.enter_error(cause, cause);
             }
             _ => {
                 self.attr.merge(attr);
@@ -204,7 +205,7 @@ impl Rc {
         if self.state != QpState::Error {
             self.events.push_back(QpEvent::Fatal);
             self.responder.responses.drop_reads();
-            self.enter_error(reason);
+            self.enter_error(reason, reason);
         }
     }
 
@@ -220,8 +221,8 @@ impl Rc {
         self.events.clear();
     }
 
-    /// Flushes both queues, each in its order. Responses that wait to be sent still leave.
-    fn enter_error(&mut self, cause: VendorError) {
+    /// Flushes both queues, each in its order and for its cause. Responses that wait to be sent still leave.
+    fn enter_error(&mut self, cause: VendorError, cause_of_receives: VendorError) {
         if self.state == QpState::Error {
             return;
         }
@@ -232,7 +233,7 @@ impl Rc {
             self.counters.count(Counter::SendsFlushed);
             self.fail_send(&wqe, WcStatus::WR_FLUSH_ERR, cause);
         }
-        self.flush_receives(cause);
+        self.flush_receives(cause_of_receives);
         if self.config.shared_receives {
             self.events.push_back(QpEvent::LastWqeReached);
         }

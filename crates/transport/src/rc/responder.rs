@@ -29,7 +29,8 @@
 //! | 11 | the receive buffer can be written | NAK remote operational error | | [`WcStatus::LOC_PROT_ERR`] |
 //! | 12 | SEND with invalidate: the key can be taken away | NAK remote access error | `AccessError` | [`WcStatus::REM_INV_REQ_ERR`] |
 //!
-//! For 8 to 12 the buffer that the message has taken, or would take with this packet, fails so.
+//! For 8 to 12 the buffer that the message has taken, or would take with this packet, fails so. Otherwise the buffers that are
+//! flushed have the rule that was broken as their [`VendorError`].
 //!
 //! IBA Vol. 1 ch. 9 "Responder behavior", "Inbound packet validation", "Responder side error behavior".
 
@@ -324,9 +325,14 @@ impl Rc {
     /// The connection ends by the fault of a request whose NAK waits to be sent.
     pub(super) fn end(&mut self, fatal: &Fatal) {
         self.events.extend(fatal.event);
-        if let Some(status) = fatal.receive {
-            self.fail_receive(status, fatal.rule);
+        let cause = VendorError::FLUSHED_BY_RECEIVE;
+        match fatal.receive {
+            Some(status) => {
+                self.fail_receive(status, fatal.rule);
+                self.enter_error(cause, cause);
+            }
+            // No buffer fails for it, so that those flushed tell which rule the peer broke.
+            None => self.enter_error(cause, fatal.rule),
         }
-        self.enter_error(VendorError::FLUSHED_BY_RECEIVE);
     }
 }

@@ -243,7 +243,7 @@ impl Rc {
             }
             self.fail_send(&wqe, status, vendor_err);
         }
-        self.enter_error(VendorError::FLUSHED_BY_SEND);
+        self.enter_error(VendorError::FLUSHED_BY_SEND, VendorError::FLUSHED_BY_SEND);
     }
 }
 

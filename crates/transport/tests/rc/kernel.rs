@@ -104,17 +104,19 @@ impl Exchange {
         )
     }
 
-    /// Everything that our queue pair sends in the place of one side, and what that side sent.
-    fn replay(&self, side: Ipv4Addr) -> (Vec<Vec<u8>>, Vec<&Recorded>) {
+    /// What our queue pair does in the place of one side: what it sends, what is wrong about what it takes, and what that side
+    /// sent.
+    fn replay(&self, side: Ipv4Addr) -> (Vec<Vec<u8>>, Vec<String>, Vec<&Recorded>) {
         let (rc, peer) = if side == self.passive {
             (self.passive_rc(), self.active)
         } else {
             (self.active_rc(), self.passive)
         };
-        let ours = replay::run(rc, self.av(side, peer), side, &self.packets);
+        let (ours, wrong) = replay::run(rc, self.av(side, peer), side, &self.packets);
         let packets = self.packets.iter();
         (
             ours,
+            wrong,
             packets.filter(|packet| packet.source == side).collect(),
         )
     }
@@ -354,8 +356,9 @@ fn our_requester_sends_each_of_the_passive_kernels_sends() {
 fn our_queue_pair_does_all_that_each_kernel_did() {
     let exchange = exchange();
     for side in [exchange.active, exchange.passive] {
-        let (ours, recorded) = exchange.replay(side);
+        let (ours, wrong, recorded) = exchange.replay(side);
         assert_eq!(differences(&ours, &recorded), [""; 0]);
+        assert_eq!(wrong, [""; 0]);
     }
     let of = |side: Ipv4Addr, opcode| {
         let packets = exchange.packets.iter();
@@ -372,7 +375,7 @@ fn our_queue_pair_does_all_that_each_kernel_did() {
 fn the_judge_of_whole_sides_finds_one_changed_bit_in_any_kind_of_packet() {
     let good = exchange();
     for side in [good.active, good.passive] {
-        let (ours, recorded) = good.replay(side);
+        let (ours, _, recorded) = good.replay(side);
         let mut judged = std::collections::BTreeSet::new();
         for (n, packet) in recorded.iter().enumerate() {
             if !judged.insert(bth(packet).opcode.0) {
@@ -402,8 +405,8 @@ fn the_judge_of_whole_sides_finds_another_request_of_the_peer() {
         let mut changed = good.clone();
         let packet = changed.packets.iter_mut().find(read).expect("a READ");
         packet.bytes[byte] ^= 1;
-        let (ours, _) = changed.replay(good.active);
-        let (_, recorded) = good.replay(good.active);
+        let (ours, ..) = changed.replay(good.active);
+        let (.., recorded) = good.replay(good.active);
         assert!(!differences(&ours, &recorded).is_empty(), "byte {byte}");
     }
 }

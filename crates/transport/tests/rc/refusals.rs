@@ -24,7 +24,12 @@ struct Case {
     receive: (WcStatus, VendorError),
 }
 
-fn case(name: &'static str, packets: fn(RemoteAddress) -> Vec<(PacketHeader, Vec<u8>)>) -> Case {
+/// An invalid request: the buffer that is flushed tells which rule it breaks.
+fn case(
+    name: &'static str,
+    rule: VendorError,
+    packets: fn(RemoteAddress) -> Vec<(PacketHeader, Vec<u8>)>,
+) -> Case {
     Case {
         name,
         setup: Setup::default(),
@@ -32,7 +37,7 @@ fn case(name: &'static str, packets: fn(RemoteAddress) -> Vec<(PacketHeader, Vec
         packets,
         nak: NakCode::INVALID_REQUEST,
         event: Some(QpEvent::RequestError),
-        receive: (WcStatus::WR_FLUSH_ERR, VendorError::FLUSHED_BY_RECEIVE),
+        receive: (WcStatus::WR_FLUSH_ERR, rule),
     }
 }
 
@@ -47,9 +52,9 @@ impl Case {
         }
     }
 
-    fn receive(self, status: WcStatus, rule: VendorError) -> Self {
+    fn receive(self, status: WcStatus) -> Self {
         Self {
-            receive: (status, rule),
+            receive: (status, self.receive.1),
             ..self
         }
     }
@@ -138,31 +143,35 @@ const ONLY_IMM: Opcode = Opcode::RC_RDMA_WRITE_ONLY_IMM;
 #[test]
 fn opcodes_that_cannot_follow_each_other_are_invalid() {
     let cases = [
-        case("WRITE middle without first", |_| {
-            vec![(header(B, MIDDLE, 0x100), FULL.into())]
-        }),
-        case("WRITE last without first", |_| {
-            vec![(header(B, LAST, 0x100), FULL.into())]
-        }),
-        case("SEND in a WRITE", |r| {
+        case(
+            "WRITE middle without first",
+            VendorError::OPCODE_SEQUENCE,
+            |_| vec![(header(B, MIDDLE, 0x100), FULL.into())],
+        ),
+        case(
+            "WRITE last without first",
+            VendorError::OPCODE_SEQUENCE,
+            |_| vec![(header(B, LAST, 0x100), FULL.into())],
+        ),
+        case("SEND in a WRITE", VendorError::OPCODE_SEQUENCE, |r| {
             vec![
                 (write(FIRST, 0x100, r, 512), FULL.into()),
                 (header(B, Opcode::RC_SEND_LAST, 0x101), FULL.into()),
             ]
         }),
-        case("WRITE in a SEND", |_| {
+        case("WRITE in a SEND", VendorError::OPCODE_SEQUENCE, |_| {
             vec![
                 (header(B, Opcode::RC_SEND_FIRST, 0x100), FULL.into()),
                 (header(B, LAST, 0x101), FULL.into()),
             ]
         }),
-        case("new WRITE in a WRITE", |r| {
+        case("new WRITE in a WRITE", VendorError::OPCODE_SEQUENCE, |r| {
             vec![
                 (write(FIRST, 0x100, r, 512), FULL.into()),
                 (write(ONLY, 0x101, r, 1), vec![1]),
             ]
         }),
-        case("READ in a WRITE", |r| {
+        case("READ in a WRITE", VendorError::OPCODE_SEQUENCE, |r| {
             let mut request = read(r, 8);
             request.bth.psn = crate::pair::psn(0x101);
             vec![
@@ -170,7 +179,7 @@ fn opcodes_that_cannot_follow_each_other_are_invalid() {
                 (request, vec![]),
             ]
         }),
-        case("atomic in a SEND", |r| {
+        case("atomic in a SEND", VendorError::OPCODE_SEQUENCE, |r| {
             let mut request = add(r, 0);
             request.bth.psn = crate::pair::psn(0x101);
             vec![
@@ -185,12 +194,22 @@ fn opcodes_that_cannot_follow_each_other_are_invalid() {
 #[test]
 fn operations_that_the_queue_pair_does_not_enable_are_invalid() {
     let cases = [
-        case("WRITE", |r| vec![(write(ONLY, 0x100, r, 1), vec![1])])
-            .without(AccessFlags::REMOTE_WRITE),
-        case("empty WRITE", |r| vec![(write(ONLY, 0x100, r, 0), vec![])])
-            .without(AccessFlags::REMOTE_WRITE),
-        case("READ", |r| vec![(read(r, 1), vec![])]).without(AccessFlags::REMOTE_READ),
-        case("atomic", |r| vec![(add(r, 0), vec![])]).without(AccessFlags::REMOTE_ATOMIC),
+        case("WRITE", VendorError::ACCESS_NOT_ENABLED, |r| {
+            vec![(write(ONLY, 0x100, r, 1), vec![1])]
+        })
+        .without(AccessFlags::REMOTE_WRITE),
+        case("empty WRITE", VendorError::ACCESS_NOT_ENABLED, |r| {
+            vec![(write(ONLY, 0x100, r, 0), vec![])]
+        })
+        .without(AccessFlags::REMOTE_WRITE),
+        case("READ", VendorError::ACCESS_NOT_ENABLED, |r| {
+            vec![(read(r, 1), vec![])]
+        })
+        .without(AccessFlags::REMOTE_READ),
+        case("atomic", VendorError::ACCESS_NOT_ENABLED, |r| {
+            vec![(add(r, 0), vec![])]
+        })
+        .without(AccessFlags::REMOTE_ATOMIC),
     ];
     cases.into_iter().for_each(Case::run);
 }
@@ -198,50 +217,62 @@ fn operations_that_the_queue_pair_does_not_enable_are_invalid() {
 #[test]
 fn packets_of_a_wrong_length_are_invalid() {
     let cases = [
-        case("short first", |r| {
+        case("short first", VendorError::PACKET_LENGTH, |r| {
             vec![(write(FIRST, 0x100, r, 512), FULL[..252].into())]
         }),
-        case("a first that is all", |r| {
+        case("a first that is all", VendorError::WRITE_LENGTH, |r| {
             vec![(write(FIRST, 0x100, r, 256), FULL.into())]
         }),
-        case("only with less than announced", |r| {
-            vec![(write(ONLY, 0x100, r, 9), vec![0; 8])]
-        }),
-        case("only with more than announced", |r| {
-            vec![(write(ONLY, 0x100, r, 7), vec![0; 8])]
-        }),
-        case("only longer than the MTU", |r| {
-            vec![(write(ONLY, 0x100, r, 260), vec![0; 260])]
-        }),
-        case("last with less", |r| {
+        case(
+            "only with less than announced",
+            VendorError::WRITE_LENGTH,
+            |r| vec![(write(ONLY, 0x100, r, 9), vec![0; 8])],
+        ),
+        case(
+            "only with more than announced",
+            VendorError::WRITE_LENGTH,
+            |r| vec![(write(ONLY, 0x100, r, 7), vec![0; 8])],
+        ),
+        case(
+            "only longer than the MTU",
+            VendorError::PACKET_LENGTH,
+            |r| vec![(write(ONLY, 0x100, r, 260), vec![0; 260])],
+        ),
+        case("last with less", VendorError::WRITE_LENGTH, |r| {
             vec![
                 (write(FIRST, 0x100, r, 300), FULL.into()),
                 (header(B, LAST, 0x101), vec![0; 40]),
             ]
         }),
-        case("middle that ends it", |r| {
+        case("middle that ends it", VendorError::WRITE_LENGTH, |r| {
             vec![
                 (write(FIRST, 0x100, r, 512), FULL.into()),
                 (header(B, MIDDLE, 0x101), FULL.into()),
             ]
         }),
-        case("empty last", |r| {
+        case("empty last", VendorError::PACKET_LENGTH, |r| {
             vec![
                 (write(FIRST, 0x100, r, 257), FULL.into()),
                 (header(B, LAST, 0x101), vec![]),
             ]
         }),
-        case("WRITE beyond 2^31", |r| {
+        case("WRITE beyond 2^31", VendorError::WRITE_LENGTH, |r| {
             vec![(write(FIRST, 0x100, r, (1 << 31) + 1), FULL.into())]
         }),
-        case("READ beyond 2^31", |r| {
+        case("READ beyond 2^31", VendorError::PACKET_LENGTH, |r| {
             vec![(read(r, (1 << 31) + 1), vec![])]
         }),
-        case("READ request with payload", |r| {
-            vec![(read(r, 8), vec![0; 4])]
+        case(
+            "READ request with payload",
+            VendorError::PACKET_LENGTH,
+            |r| vec![(read(r, 8), vec![0; 4])],
+        ),
+        case("atomic with payload", VendorError::PACKET_LENGTH, |r| {
+            vec![(add(r, 0), vec![0; 4])]
         }),
-        case("atomic with payload", |r| vec![(add(r, 0), vec![0; 4])]),
-        case("atomic at an odd address", |r| vec![(add(r, 4), vec![])]),
+        case("atomic at an odd address", VendorError::MISALIGNED, |r| {
+            vec![(add(r, 4), vec![])]
+        }),
     ];
     cases.into_iter().for_each(Case::run);
 }
@@ -249,19 +280,23 @@ fn packets_of_a_wrong_length_are_invalid() {
 #[test]
 fn memory_that_the_peer_may_not_access_so_is_an_access_error() {
     let cases = [
-        case("WRITE with an unknown key", |r| {
-            let r = RemoteAddress {
-                rkey: RKey(0xBAD),
-                ..r
-            };
-            vec![(write(ONLY, 0x100, r, 1), vec![1])]
-        })
+        case(
+            "WRITE with an unknown key",
+            VendorError::RKEY_UNKNOWN,
+            |r| {
+                let r = RemoteAddress {
+                    rkey: RKey(0xBAD),
+                    ..r
+                };
+                vec![(write(ONLY, 0x100, r, 1), vec![1])]
+            },
+        )
         .access(ALL_RIGHTS),
-        case("WRITE beyond the end", |r| {
+        case("WRITE beyond the end", VendorError::OUT_OF_BOUNDS, |r| {
             vec![(write(FIRST, 0x100, r, 1025), FULL.into())]
         })
         .access(ALL_RIGHTS),
-        case("WRITE before the start", |r| {
+        case("WRITE before the start", VendorError::OUT_OF_BOUNDS, |r| {
             let r = RemoteAddress {
                 addr: r.addr - 1,
                 ..r
@@ -269,11 +304,11 @@ fn memory_that_the_peer_may_not_access_so_is_an_access_error() {
             vec![(write(ONLY, 0x100, r, 1), vec![1])]
         })
         .access(ALL_RIGHTS),
-        case("WRITE without the right", |r| {
+        case("WRITE without the right", VendorError::RIGHT_MISSING, |r| {
             vec![(write(ONLY, 0x100, r, 1), vec![1])]
         })
         .access(ALL_RIGHTS.difference(AccessFlags::REMOTE_WRITE)),
-        case("READ with an unknown key", |r| {
+        case("READ with an unknown key", VendorError::RKEY_UNKNOWN, |r| {
             vec![(
                 read(
                     RemoteAddress {
@@ -286,26 +321,45 @@ fn memory_that_the_peer_may_not_access_so_is_an_access_error() {
             )]
         })
         .access(ALL_RIGHTS),
-        case("READ beyond the end", |r| vec![(read(r, 1025), vec![])]).access(ALL_RIGHTS),
-        case("READ without the right", |r| vec![(read(r, 1), vec![])])
-            .access(ALL_RIGHTS.difference(AccessFlags::REMOTE_READ)),
-        case("atomic with an unknown key", |r| {
-            vec![(
-                add(
-                    RemoteAddress {
-                        rkey: RKey(0xBAD),
-                        ..r
-                    },
-                    0,
-                ),
-                vec![],
-            )]
+        case("READ beyond the end", VendorError::OUT_OF_BOUNDS, |r| {
+            vec![(read(r, 1025), vec![])]
         })
         .access(ALL_RIGHTS),
-        case("atomic beyond the end", |r| vec![(add(r, 1024), vec![])]).access(ALL_RIGHTS),
-        case("atomic without the right", |r| vec![(add(r, 0), vec![])])
-            .access(ALL_RIGHTS.difference(AccessFlags::REMOTE_ATOMIC)),
-        case("no right at all", |r| vec![(read(r, 1), vec![])]).access(AccessFlags::empty()),
+        case("READ without the right", VendorError::RIGHT_MISSING, |r| {
+            vec![(read(r, 1), vec![])]
+        })
+        .access(ALL_RIGHTS.difference(AccessFlags::REMOTE_READ)),
+        case(
+            "atomic with an unknown key",
+            VendorError::RKEY_UNKNOWN,
+            |r| {
+                vec![(
+                    add(
+                        RemoteAddress {
+                            rkey: RKey(0xBAD),
+                            ..r
+                        },
+                        0,
+                    ),
+                    vec![],
+                )]
+            },
+        )
+        .access(ALL_RIGHTS),
+        case("atomic beyond the end", VendorError::OUT_OF_BOUNDS, |r| {
+            vec![(add(r, 1024), vec![])]
+        })
+        .access(ALL_RIGHTS),
+        case(
+            "atomic without the right",
+            VendorError::RIGHT_MISSING,
+            |r| vec![(add(r, 0), vec![])],
+        )
+        .access(ALL_RIGHTS.difference(AccessFlags::REMOTE_ATOMIC)),
+        case("no right at all", VendorError::RIGHT_MISSING, |r| {
+            vec![(read(r, 1), vec![])]
+        })
+        .access(AccessFlags::empty()),
     ];
     cases.into_iter().for_each(Case::run);
 }
@@ -314,27 +368,37 @@ fn memory_that_the_peer_may_not_access_so_is_an_access_error() {
 #[test]
 fn the_receive_that_a_refused_message_would_take_fails_with_its_own_status() {
     let cases = [
-        case("WRITE with immediate, unknown key", |r| {
-            let r = RemoteAddress {
-                rkey: RKey(0xBAD),
-                ..r
-            };
-            vec![(write(ONLY_IMM, 0x100, r, 1), vec![1])]
-        })
+        case(
+            "WRITE with immediate, unknown key",
+            VendorError::RKEY_UNKNOWN,
+            |r| {
+                let r = RemoteAddress {
+                    rkey: RKey(0xBAD),
+                    ..r
+                };
+                vec![(write(ONLY_IMM, 0x100, r, 1), vec![1])]
+            },
+        )
         .access(ALL_RIGHTS)
-        .receive(WcStatus::LOC_ACCESS_ERR, VendorError::RKEY_UNKNOWN),
-        case("WRITE with immediate, no right", |r| {
-            vec![(write(ONLY_IMM, 0x100, r, 1), vec![1])]
-        })
+        .receive(WcStatus::LOC_ACCESS_ERR),
+        case(
+            "WRITE with immediate, no right",
+            VendorError::RIGHT_MISSING,
+            |r| vec![(write(ONLY_IMM, 0x100, r, 1), vec![1])],
+        )
         .access(AccessFlags::REMOTE_READ)
-        .receive(WcStatus::LOC_ACCESS_ERR, VendorError::RIGHT_MISSING),
-        case("SEND with invalidate, unknown key", |_| {
-            let header = header(B, Opcode::RC_SEND_ONLY_INVALIDATE, 0x100)
-                .with_ieth(oarlock_wire::Ieth(RKey(0xBAD)));
-            vec![(header, vec![1])]
-        })
+        .receive(WcStatus::LOC_ACCESS_ERR),
+        case(
+            "SEND with invalidate, unknown key",
+            VendorError::RKEY_UNKNOWN,
+            |_| {
+                let header = header(B, Opcode::RC_SEND_ONLY_INVALIDATE, 0x100)
+                    .with_ieth(oarlock_wire::Ieth(RKey(0xBAD)));
+                vec![(header, vec![1])]
+            },
+        )
         .access(ALL_RIGHTS)
-        .receive(WcStatus::REM_INV_REQ_ERR, VendorError::RKEY_UNKNOWN),
+        .receive(WcStatus::REM_INV_REQ_ERR),
     ];
     cases.into_iter().for_each(Case::run);
 }

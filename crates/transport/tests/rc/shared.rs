@@ -95,7 +95,7 @@ fn a_held_buffer_is_flushed_and_the_last_wqe_reached() {
     let causes = [
         VendorError::FLUSHED_BY_PROGRAM,
         VendorError::FLUSHED_BY_DEVICE,
-        VendorError::FLUSHED_BY_RECEIVE,
+        VendorError::OPCODE_SEQUENCE,
     ];
     for (end, cause) in ends.into_iter().zip(causes) {
         let mut pair = shared();
