@@ -259,7 +259,7 @@ impl Shared {
     /// What CONNECT and ACCEPT say alike; the two resource counts are left at zero.
     fn common_param(&self, call: &'static str, param: &ConnParam) -> Result<Param> {
         let (qpn, srq) = match (self.lock_queue_pair().as_ref(), param.external_queue_pair) {
-            (Some(own), _) => (own.qpn(), false),
+            (Some(own), _) => (own.qpn(), own.srq().is_some()),
             (None, Some(external)) => (external.qpn, external.srq),
             (None, None) => return Err(Error::NoQueuePair { call }),
         };

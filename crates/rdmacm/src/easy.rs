@@ -6,10 +6,11 @@ mod datagrams;
 pub(crate) mod intake;
 mod listener;
 mod options;
+pub(crate) mod work;
 
 pub use connection::Connection;
 #[cfg(feature = "tokio")]
-pub(crate) use connection::ends;
+pub(crate) use connection::{ends, succeeded};
 pub use connector::Connector;
 pub use datagrams::{Datagram, DatagramSocket, Destination};
 pub use listener::Listener;

@@ -2,7 +2,7 @@
 
 use crate::hint;
 use crate::param::PaddedData;
-use oarlock_verbs::{QpType, WcStatus};
+use oarlock_verbs::{QpType, VendorError, WcStatus};
 use oarlock_wire::{RejReason, SidrStatus};
 use std::net::{IpAddr, SocketAddr};
 
@@ -51,6 +51,18 @@ pub enum Error {
         call: &'static str,
         /// What verbs said.
         source: oarlock_verbs::Error,
+    },
+    /// A work request of one of the [`Connection`](crate::Connection)'s calls failed. The queue pair is in state Error then.
+    #[error("{call}: {status}: {rule}{}", hint::by(*.peer))]
+    WorkFailed {
+        /// The call, by its name in this crate.
+        call: &'static str,
+        /// The address of the peer, as far as it is known.
+        peer: Option<SocketAddr>,
+        /// How it ended.
+        status: WcStatus,
+        /// Which rule was broken.
+        rule: VendorError,
     },
     /// The descriptor of an event channel could not be read or waited on.
     #[error("event channel: {0}")]
@@ -354,7 +366,7 @@ impl Error {
             Self::TimedOut { .. } | Self::Unacknowledged { .. } => libc::ETIMEDOUT,
             Self::DeviceRemoved { .. } => libc::ENODEV,
             Self::MessageTooLong { .. } => libc::EMSGSIZE,
-            Self::ReceiveFailed { .. } => libc::EIO,
+            Self::ReceiveFailed { .. } | Self::WorkFailed { .. } => libc::EIO,
             Self::ServiceRefused { .. } => libc::ECONNREFUSED,
             Self::JoinFailed { status, .. } => status.wrapping_abs(),
             Self::Closed { .. } | Self::AlreadyLeft => libc::ENOENT,

@@ -31,7 +31,9 @@ pub struct ConnParam {
     pub responder_resources: Option<u8>,
     /// Outstanding RDMA reads and atomics this side will have at the peer, 0..=255; `None`: as many as the device can.
     pub initiator_depth: Option<u8>,
-    /// Whether end-to-end flow control (credits) is offered.
+    /// Whether end-to-end flow control (credits) is announced to the peer, which may make use of it or not. The device itself
+    /// gives credits whenever its queue pair has receives of its own, and honours those of any peer, whatever was
+    /// announced (IBA Vol. 1 ch. 9, end-to-end flow control: a responder's choice in each acknowledgement).
     pub flow_control: bool,
     /// How often an unacknowledged packet is sent again; travels in the REQ only (ignored by `accept`).
     pub retry_count: RetryCount,

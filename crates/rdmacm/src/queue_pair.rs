@@ -8,7 +8,7 @@ use oarlock_ucm::abi::{UverbsQpAttr, notify_event, qp_state};
 use oarlock_ucm::client;
 use oarlock_verbs::{
     AccessFlags, AttrMask, CompletionQueue, Context, ProtectionDomain, QpAttr, QpInitAttr, QpState,
-    QpType, QueuePair,
+    QpType, QueuePair, SharedReceiveQueue,
 };
 use oarlock_wire::{
     AddressVector, FlowLabel, Gid, IbTimeout, Mtu, PKey, Psn, QKey, Qpn, RetryCount,
@@ -48,6 +48,89 @@ impl Identifier {
         recv_cq: &CompletionQueue,
         init: QpInitAttr,
     ) -> Result<QueuePair> {
+        self.make_qp(pd, init, || QueuePair::create(pd, send_cq, recv_cq, init))
+    }
+
+    /// As [`create_qp`](Self::create_qp); the queue pair's messages go into receives of `srq`, which may serve any number of
+    /// them. The peer is told so with the connection, as [`PeerParam::srq`](crate::PeerParam::srq). `max_recv_wr` and
+    /// `max_recv_sge` of `init` are of no meaning then.
+    ///
+    /// # Errors
+    /// As there; [`Error::Verbs`] when the queue is of another device, or one of XRC.
+    ///
+    /// # Blocking
+    /// As there.
+    ///
+    /// # Examples
+    /// Two connections of a listener take their receives from one queue.
+    ///
+    /// ```
+    /// use oarlock_rdmacm::{ConnParam, ConnectionOptions, Connector, Host, Identifier, PortSpace};
+    /// use oarlock_verbs::{Buffer, CompletionQueue, QpInitAttr, SendRequest, SharedReceiveQueue, SrqInitAttr};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = Host::private()?;
+    /// let listener = Identifier::synchronous(&host, PortSpace::TCP)?;
+    /// listener.bind_addr("127.0.0.1:0".parse()?)?;
+    /// listener.listen(0)?;
+    /// let address = listener.local_addr()?.expect("it is bound");
+    /// let peers = std::thread::spawn(move || {
+    ///     for message in [b"one", b"two"] {
+    ///         let connection = Connector::new(&host).connect(address).expect("it listens");
+    ///         let sent = SendRequest::inline(1, message);
+    ///         connection.queue_pair.post_send(sent).expect("it is connected");
+    ///         connection.until_disconnected().expect("the listener disconnects");
+    ///     }
+    /// });
+    ///
+    /// let mut shared = None;
+    /// for expected in [b"one", b"two"] {
+    ///     let id = listener.get_request()?;
+    ///     let device = id.device()?;
+    ///     let pd = device.default_pd();
+    ///     let srq = match &shared {
+    ///         Some(srq) => srq,
+    ///         None => {
+    ///             let srq = SharedReceiveQueue::new(&pd, SrqInitAttr::default())?;
+    ///             for number in 0..8 {
+    ///                 srq.post_recv(number, Buffer::new(&pd, 64)?)?;
+    ///             }
+    ///             shared.insert(srq)
+    ///         }
+    ///     };
+    ///     let cq = CompletionQueue::new(&device, 16)?;
+    ///     id.create_qp_with_srq(&pd, &cq, &cq, QpInitAttr::default(), srq)?;
+    ///     id.accept(&ConnParam::default())?;
+    ///     let mut received = Vec::new();
+    ///     cq.wait(&mut received, None)?;
+    ///     assert_eq!(received.remove(0).ok()?.message(), Some(&expected[..]));
+    ///     id.disconnect()?;
+    /// }
+    /// # peers.join().expect("the peers do not panic");
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "rdma_create_srq")]
+    #[doc(alias = "rdma_create_srq_ex")]
+    #[doc(alias = "rdma_create_qp")]
+    pub fn create_qp_with_srq(
+        &self,
+        pd: &ProtectionDomain,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        init: QpInitAttr,
+        srq: &SharedReceiveQueue,
+    ) -> Result<QueuePair> {
+        self.make_qp(pd, init, || {
+            QueuePair::with_srq(pd, send_cq, recv_cq, srq, init)
+        })
+    }
+
+    fn make_qp(
+        &self,
+        pd: &ProtectionDomain,
+        init: QpInitAttr,
+        create: impl FnOnce() -> Result<QueuePair, oarlock_verbs::Error>,
+    ) -> Result<QueuePair> {
         const CALL: &str = "create_qp";
         let shared = &self.0;
         let device = shared.device(CALL)?;
@@ -73,7 +156,7 @@ impl Identifier {
             Some(known) => known,
             None => shared.ask(CALL, client::init_qp_attr(shared.number, qp_state::INIT))?,
         };
-        let queue_pair = QueuePair::create(pd, send_cq, recv_cq, init).map_err(verbs)?;
+        let queue_pair = create().map_err(verbs)?;
         queue_pair
             .modify(&attributes(&device, &attr, CALL)?)
             .map_err(verbs)?;

@@ -15,6 +15,7 @@ mod completions;
 mod connections;
 mod content;
 mod demo;
+mod devices;
 mod explain;
 mod failure;
 mod host;
@@ -62,6 +63,8 @@ enum Command {
     Bench(bench::Options),
     /// Round trips over a connection, in the manner of rping(1)
     Ping(ping::Options),
+    /// Shows the devices of this host: addresses, limits, statistics
+    Devices(devices::Options),
     /// Shows the host service: identifiers, ports, slots, counters
     Ps(ps::Options),
     /// Explains a code: why a peer refused, what a call's error number or an event means
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Cmtime(options) => cmtime::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Ping(options) => ping::run(&options),
+        Command::Devices(options) => devices::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),

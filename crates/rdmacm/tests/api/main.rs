@@ -10,5 +10,6 @@ mod lossy;
 mod migration;
 mod model;
 mod multicast;
+mod one_sided;
 mod parameters;
 mod support;

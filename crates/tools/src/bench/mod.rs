@@ -11,6 +11,7 @@ mod lanes;
 mod meter;
 mod pattern;
 mod pingpong;
+mod pingwrite;
 mod plan;
 mod remote;
 mod report;
@@ -27,7 +28,7 @@ use oarlock_hostd::Host;
 use plan::{Atomic, Mode, Op, Path, Plan, Transport};
 use report::{Active, Outcome, Passive, Results};
 use socket::Sockets;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -154,15 +155,19 @@ impl Options {
 
 fn finish(options: &Options, lines: Lines, outcome: Outcome) -> Result<(), Failure> {
     let mismatches = outcome.mismatches;
+    let is_empty = outcome.messages == 0;
     if options.json {
         let results = vec![outcome];
-        print_json("bench", mismatches == 0, &Results { results })?;
+        print_json("bench", mismatches == 0 && !is_empty, &Results { results })?;
     } else {
         for line in outcome.lines() {
             lines.say(line);
         }
     }
     match mismatches {
+        0 if is_empty => Err(Failure::Result(
+            "no message was completed in the time that is measured; give more --seconds".to_owned(),
+        )),
         0 => Ok(()),
         wrong => Err(Failure::Result(format!(
             "{wrong} messages had other content than they should have"
@@ -199,14 +204,23 @@ fn measure_with(plan: &Plan, control: &mut Control, ending: &Ending) -> Result<O
         return report(plan, control, &active, posted);
     };
     lanes.connect(remote.ip(), &theirs)?;
-    let (active, posted) = if plan.lat && plan.op == Op::Send {
-        lanes.post_receives(plan)?;
-        begin(control, lanes.end())?;
-        pingpong::ping(plan, &mut lanes, control, ending)?
-    } else {
-        let targets = remote::targets(plan, &theirs)?;
-        begin(control, lanes.end())?;
-        client::run(plan, &mut lanes, &targets, control, ending)?
+    let mut end = lanes.end();
+    let (active, posted) = match plan.op {
+        Op::Send if plan.lat => {
+            lanes.post_receives(plan)?;
+            begin(control, end)?;
+            pingpong::ping(plan, &mut lanes, control, ending)?
+        }
+        Op::Write if plan.lat => {
+            let memory = pingwrite::offer(plan, &lanes, &mut end)?;
+            begin(control, end)?;
+            pingwrite::ping(plan, &mut lanes, memory, &theirs, control, ending)?
+        }
+        _ => {
+            let targets = remote::targets(plan, &theirs)?;
+            begin(control, end)?;
+            client::run(plan, &mut lanes, &targets, control, ending)?
+        }
     };
     report(plan, control, &active, posted)
 }
@@ -331,21 +345,37 @@ fn respond_to(plan: &Plan, control: &mut Control, ending: &Ending) -> Result<Pas
     let (local, remote) = control.addresses()?;
     let mut lanes = Lanes::new(&host, plan, local)?;
     let mut end = lanes.end();
+    if plan.op == Op::Write && plan.lat {
+        let memory = pingwrite::offer(plan, &lanes, &mut end)?;
+        let theirs = agree(&mut lanes, remote.ip(), end, control)?;
+        return pingwrite::pong(plan, &mut lanes, memory, &theirs, control, ending);
+    }
     let memory = remote::offer(plan, &lanes, &mut end)?;
     if plan.op == Op::Send {
         lanes.post_receives(plan)?;
     }
-    control.say(&Message::Ready(end))?;
-    let Message::Ready(theirs) = control.hear(PATIENCE)? else {
-        return Err(foreign());
-    };
-    lanes.connect(remote.ip(), &theirs)?;
-    control.say(&Message::Start)?;
+    agree(&mut lanes, remote.ip(), end, control)?;
     if plan.lat && plan.op == Op::Send {
         pingpong::pong(plan, &mut lanes, control, ending)
     } else {
         server::run(plan, &mut lanes, &memory, control, ending)
     }
+}
+
+/// Says what is here, connects with what is there, and lets the client begin.
+fn agree(
+    lanes: &mut Lanes,
+    remote: IpAddr,
+    end: End,
+    control: &mut Control,
+) -> Result<End, Failure> {
+    control.say(&Message::Ready(end))?;
+    let Message::Ready(theirs) = control.hear(PATIENCE)? else {
+        return Err(foreign());
+    };
+    lanes.connect(remote, &theirs)?;
+    control.say(&Message::Start)?;
+    Ok(theirs)
 }
 
 /// The other process of `--local`; killed when it is dropped.

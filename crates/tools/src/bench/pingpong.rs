@@ -224,6 +224,7 @@ pub(super) fn pong(
     Ok(Passive {
         received: side.received,
         mismatches: side.mismatches,
+        lost: 0,
         elapsed_us: micros(started.elapsed()),
         cpu_us: micros(cpu),
         retransmits: side.lanes.retransmits(),

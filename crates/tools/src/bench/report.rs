@@ -12,6 +12,8 @@ pub(super) struct Passive {
     /// Messages that arrived, where it hears of them.
     pub(super) received: u64,
     pub(super) mismatches: u64,
+    /// Messages that left nothing behind, where only memory tells of them.
+    pub(super) lost: u64,
     /// Between the first and the last message that arrived.
     pub(super) elapsed_us: f64,
     /// Processor time from the first message to the end.
@@ -37,7 +39,7 @@ pub(super) struct Outcome {
     checked: bool,
     elapsed_us: f64,
     /// Messages that count for the rates.
-    messages: u64,
+    pub(super) messages: u64,
     /// Messages sent in all, warm-up included.
     sent: u64,
     /// Of these the ones that did not arrive.
@@ -93,7 +95,11 @@ impl Outcome {
         let each =
             |cpu_ns: f64, messages: u64| (messages > 0).then(|| round(cpu_ns / messages as f64));
         // A target that hears nothing has worked for all that was sent.
-        let at_target = if hears { passive.received } else { active.sent };
+        let at_target = if passive.received > 0 {
+            passive.received
+        } else {
+            active.sent
+        };
         Self {
             op: plan.op,
             atomic: (plan.op == Op::Atomic).then_some(plan.atomic),
@@ -111,7 +117,7 @@ impl Outcome {
             lost: if hears {
                 active.sent.saturating_sub(passive.received)
             } else {
-                0
+                passive.lost
             },
             bytes_per_s: round(per_s * f64::from(plan.size)),
             msgs_per_s: round(per_s),

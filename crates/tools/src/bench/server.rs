@@ -59,7 +59,9 @@ pub(super) fn run(
     }
     if plan.check {
         for (at, (memory, posted)) in memory.iter().zip(&posted).enumerate() {
-            server.counted.mismatches += memory.compare(plan, at as u32, *posted)?;
+            let found = memory.compare(plan, at as u32, *posted)?;
+            server.counted.mismatches += found.mismatches;
+            server.counted.lost += found.lost;
         }
     }
     server.counted.retransmits = server.lanes.retransmits();

@@ -68,6 +68,11 @@ pub(super) const CALLS: &[Call] = &[
     call("leave_multicast", &["leave_mcast"]),
     call("send_to", &["post_ud_send"]),
     call("receive", &["recv"]),
+    call("send", &["post_send"]),
+    call("write", &["post_write"]),
+    call("read", &["post_read"]),
+    call("fetch_add", &[]),
+    call("compare_swap", &[]),
     call("migrate_id", &["migrate", "migrate_to_none"]),
     call(
         "resolve_addrinfo",

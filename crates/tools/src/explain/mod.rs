@@ -6,9 +6,11 @@ mod event;
 mod reject;
 mod rules;
 mod sidr;
+mod status;
 mod table;
 #[cfg(test)]
 mod tests;
+mod vendor;
 
 use crate::failure::Failure;
 use crate::report::{self, Lines};
@@ -21,7 +23,7 @@ use table::{Entry, Table};
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
-    after_help = "Examples:\n  oarlock explain reject 28\n  oarlock explain errno EADDRNOTAVAIL --call bind_addr\n  oarlock explain errno -110 --call connect        as in the status of an event\n  oarlock explain event RDMA_CM_EVENT_UNREACHABLE\n  oarlock explain sidr 1 --json\n\nExit status 1 when there is no such code; then the nearest names are printed."
+    after_help = "Examples:\n  oarlock explain reject 28\n  oarlock explain errno EADDRNOTAVAIL --call bind_addr\n  oarlock explain errno -110 --call connect        as in the status of an event\n  oarlock explain event RDMA_CM_EVENT_UNREACHABLE\n  oarlock explain sidr 1 --json\n  oarlock explain status IBV_WC_RETRY_EXC_ERR      of a work completion, and\n  oarlock explain vendor 0x104                     which rule it broke\n\nExit status 1 when there is no such code; then the nearest names are printed."
 )]
 pub(crate) struct Options {
     /// What the code is
@@ -49,6 +51,10 @@ enum Kind {
     Errno,
     /// A kind of event
     Event,
+    /// The status of a work completion
+    Status,
+    /// The vendor error of a work completion: which rule was broken
+    Vendor,
 }
 
 impl Kind {
@@ -58,6 +64,8 @@ impl Kind {
             Self::Sidr => &sidr::TABLE,
             Self::Errno => &errno::TABLE,
             Self::Event => &event::TABLE,
+            Self::Status => &status::TABLE,
+            Self::Vendor => &vendor::TABLE,
         }
     }
 }

@@ -1,8 +1,16 @@
 use super::*;
 use oarlock_cma::{Errno, EventKind};
+use oarlock_transport::{VendorError, WcStatus};
 use oarlock_wire::RejReason;
 
-const TABLES: [&Table; 4] = [&reject::TABLE, &sidr::TABLE, &errno::TABLE, &event::TABLE];
+const TABLES: [&Table; 6] = [
+    &reject::TABLE,
+    &sidr::TABLE,
+    &errno::TABLE,
+    &event::TABLE,
+    &status::TABLE,
+    &vendor::TABLE,
+];
 
 const UCM_FAILURES: &str = include_str!("../../../ucm/src/failure.rs");
 const CMA_ERRORS: &str = include_str!("../../../cma/src/error.rs");
@@ -87,6 +95,30 @@ fn every_sidr_status_and_every_event_is_explained() {
             assert_eq!(entry.name, format!("RDMA_CM_EVENT_{name}"));
         }
     }
+}
+
+#[test]
+fn every_vendor_error_and_every_status_is_explained_under_the_name_that_messages_use() {
+    let known: Vec<(i64, &str)> = VendorError::ALL
+        .iter()
+        .map(|(error, name)| (i64::from(error.0), *name))
+        .collect();
+    let explained: Vec<(i64, &str)> = vendor::TABLE
+        .entries
+        .iter()
+        .map(|entry| (entry.code, entry.name))
+        .collect();
+    assert_eq!(explained, known);
+    for code in 0..=23 {
+        let entry = status::TABLE.find(&code.to_string()).expect("0 to 23");
+        let said = WcStatus(code).to_string();
+        // What has no words here is not given here.
+        if said != format!("status {code}") {
+            let found = status::TABLE.find(&said).map(|found| found.code);
+            assert_eq!(found, Some(entry.code), "{said}");
+        }
+    }
+    assert_eq!(status::TABLE.entries.len(), 24);
 }
 
 #[test]

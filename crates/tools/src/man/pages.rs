@@ -101,7 +101,7 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         name: "oarlock-explain",
         description: &[
-            "Explains one code: why a peer refused (reject, sidr), what the error number of a call says (errno), or what an event is (event): its meaning, what can be done about it, and where it is defined. The status of an event is a code of its own: the reason of the REJ in RDMA_CM_EVENT_REJECTED, the SIDR status in RDMA_CM_EVENT_UNREACHABLE if it is positive, else a negative error number.",
+            "Explains one code: why a peer refused (reject, sidr), what the error number of a call says (errno), what an event is (event), how a work request ended (status), or which rule it broke (vendor): its meaning, what can be done about it, and where it is defined. The status of an event is a code of its own: the reason of the REJ in RDMA_CM_EVENT_REJECTED, the SIDR status in RDMA_CM_EVENT_UNREACHABLE if it is positive, else a negative error number.",
             "With --call the rules of one call are listed that lead to an error number. A call may be named as in the Rust library (connect), as in librdmacm (rdma_connect) or by the kernel's command (CONNECT).",
             "The JSON object has the keys kind, code, name, meaning, remedy and source; with --call also call and rules, a list of objects with when and source. Of an unknown code it has kind, asked and nearest.",
         ],
@@ -124,9 +124,9 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         name: "oarlock-ping",
         description: &[
-            "Sends a message to a server over a reliable connection and waits for it to come back, as often as is wanted, and sums up the round trip times as ping(8) does. It does the job of rping(1) and has its options; but the message goes there and back by SEND, since the device has neither READ nor WRITE yet.",
-            "The two sides tell each other in the private data of the connection's messages that they are this program, and which version of the protocol they speak. What is something else, such as rping, is refused by the server, and left by the client, at once and with a sentence on both sides.",
-            "A message whose reply does not come within --timeout is lost, and the next one is sent; a reply that comes after that is late. Ended by SIGINT or SIGTERM a client sums up and disconnects, and a server sums up.",
+            "Lets a server read a message out of this program's memory over a reliable connection and write it back, as often as is wanted, and sums up the round trip times as ping(8) does. It does the job of rping(1), has its options and speaks its protocol, so that either side may be an rping, of a kernel or elsewhere. An rping server has room for 64 bytes, unless it is started with -S.",
+            "A message is text that begins with its number. With -V a client compares what has come back with what it sent, and a server what it has read with what the message of that number should be. A peer that is neither rping nor this program shows by its first message, and is left with a sentence.",
+            "A message whose reply does not come within --timeout is lost, and ends the client: a server answers one at a time. Ended by SIGINT or SIGTERM a client sums up and disconnects, and a server sums up.",
             "The JSON object of a client has the keys side, peer, asked, size, sent, received, lost, late, mismatches, elapsed_us and rtt_us (min, avg, max, mdev; null without a reply); that of a server side, address, clients, refused, answered, mismatches and elapsed_us.",
             SERVICE,
         ],
@@ -141,6 +141,51 @@ pub(super) const PAGES: &[Page] = &[
         environment: PROGRAM,
         related: &["oarlock-cmatose", "oarlock-explain"],
         see_also: &[("rping", "1"), ("ping", "8")],
+    },
+    Page {
+        name: "oarlock-bench",
+        description: &[
+            "Measures one operation between two processes: as many messages as the window of outstanding work requests allows, or with --lat one after the other. It does the job of the programs of perftest (ib_send_bw, ib_write_lat and the like): a server serves one client, tells it what it has over a TCP connection of their own, and ends; with --local both are processes of this machine.",
+            "Messages are filled with words that follow from their number, their queue pair and the position, so that a byte that is old, of another message or out of place shows. A receiver compares every message, a reader what it has read; what was written, and what atomics have changed, is compared in memory at the end. This is part of the time that is measured; --no-check leaves it out. Of unreliable services lost messages are counted beside wrong ones.",
+            "Of a reliable service a message counts when its work request has completed, which means that it is acknowledged; of unreliable services and of TCP when the receiver has it, and the time is that between its first and its last message. The measurement begins after a warm-up of a tenth of its time. CPU time is that of all threads of each process, the comparing included; a process that polls is never idle.",
+            "Latencies are those from posting a request to its completion; with --lat a message of send or write is sent to and fro, and half of that counts, as in perftest. A write is then seen by looking at the last byte of memory (--mode poll), or by its immediate value (--mode event).",
+            "With --path tcp sockets take the place of queue pairs, in the same loops and with the same contents, for comparison. --path local is reserved for data that passes between two processes of one host without the network, and refused so far.",
+            "The JSON object has the key results, a list of one object with op, atomic, transport, path, mode, size, qps, window, lat, checked, elapsed_us, messages, sent, lost, bytes_per_s, msgs_per_s, lat_us (min, p50, p99, p999, max; null where nobody confirms a message), cpu_ns_per_msg (tx, rx), retransmits and mismatches; that of a server has received, mismatches, elapsed_us, cpu_us and retransmits.",
+            SERVICE,
+        ],
+        exit_status: &[
+            (
+                "0",
+                "The measurement was made, and every content was right.",
+            ),
+            ("1", "It could not be made, or contents were wrong."),
+            (
+                "2",
+                "Wrong usage, or an operation that the transport service does not have.",
+            ),
+        ],
+        environment: PROGRAM,
+        related: &["oarlock-ping", "oarlock-devices"],
+        see_also: &[("ib_send_bw", "1"), ("ib_write_lat", "1")],
+    },
+    Page {
+        name: "oarlock-devices",
+        description: &[
+            "Shows the devices of this host in the manner of ibv_devinfo(1): one for each network interface that is up, with its GUID, the state and link layer of its port, the MTUs, and its addresses. With -v also every limit, the capabilities, the whole GID table with types, and the statistics, which are sums over the programs of this host under the names that rdma-statistic(8) uses.",
+            "The JSON object has the key devices, a list of objects with index, name, guid, interface, ifindex, transport, is_loopback, port (number, state, link_layer, active_mtu, max_mtu, netdev_mtu), gids (index, gid, type, address), limits, capabilities, atomic and statistics.",
+            SERVICE,
+        ],
+        exit_status: &[
+            ("0", "The devices are shown."),
+            (
+                "1",
+                "There is no device, or none of the name that was given.",
+            ),
+            ("2", "Wrong usage."),
+        ],
+        environment: PROGRAM,
+        related: &["oarlock-ps", "oarlock-bench"],
+        see_also: &[("ibv_devinfo", "1"), ("rdma-statistic", "8")],
     },
     Page {
         name: "oarlock-ps",

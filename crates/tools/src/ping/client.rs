@@ -1,7 +1,6 @@
 //! The client: connects, asks, counts.
 
-use super::protocol::{Hello, Refusal, Way};
-use super::send::{End, Reply, Wanted};
+use super::end::{Client, Reply, Wanted};
 use super::statistics::{Summary, Times};
 use super::{Waited, wait};
 use crate::failure::{Failure, NOBODY_ANSWERS};
@@ -42,9 +41,9 @@ pub(super) struct Tally {
     pub(super) received: u64,
     /// Messages whose reply did not come in time.
     pub(super) lost: u64,
-    /// Replies that came after they were given up.
-    pub(super) late: u64,
-    /// Replies of the wrong length, or with -V the wrong content.
+    /// Always none: a server answers one message at a time.
+    late: u64,
+    /// With -V: replies with other content than was sent.
     pub(super) mismatches: u64,
     elapsed_us: f64,
     rtt_us: Option<Summary>,
@@ -81,12 +80,11 @@ impl Tally {
         let mut lines = vec![
             format!("--- {} ping statistics ---", self.peer),
             format!(
-                "{} messages of {} bytes sent, {} received, {} lost, {} late, {} wrong, time {:.1} ms",
+                "{} messages of {} bytes sent, {} received, {} lost, {} wrong, time {:.1} ms",
                 self.sent,
                 self.size,
                 self.received,
                 self.lost,
-                self.late,
                 self.mismatches,
                 self.elapsed_us / 1e3
             ),
@@ -124,12 +122,12 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let channel = EventChannel::new(host)?;
     let id = Identifier::new(&channel, PortSpace::TCP)?;
-    let Some(mut end) = connect(&channel, &id, plan, ending)? else {
+    let Some(mut client) = connect(&channel, &id, plan, ending)? else {
         return Ok(());
     };
     tally.connected = true;
     let started = Instant::now();
-    let result = ping_all(&channel, &mut end, plan, ending, lines, tally);
+    let result = ping_all(&channel, &mut client, plan, ending, lines, tally);
     tally.elapsed_us = micros(started.elapsed());
     tally.rtt_us = tally.times.summary();
     let disconnected = disconnect(&channel, &id, plan, ending);
@@ -156,17 +154,13 @@ fn disconnect(
     Ok(())
 }
 
-/// A connection with a server that speaks our protocol; `None`: somebody asked for the end before.
+/// A connection with a server; `None`: somebody asked for the end before.
 fn connect(
     channel: &EventChannel,
     id: &Identifier,
     plan: &Plan,
     ending: &Ending,
-) -> Result<Option<End>, Failure> {
-    let hello = Hello {
-        way: Way::SEND,
-        size: plan.size,
-    };
+) -> Result<Option<Client>, Failure> {
     let step_limit = plan
         .connect_timeout
         .clamp(Duration::from_millis(1), MAX_STEP);
@@ -176,7 +170,7 @@ fn connect(
         (a, b) => a.or(b),
     };
     id.resolve_addr(plan.source, plan.address, step_limit)?;
-    let mut end = None;
+    let mut client = None;
     loop {
         match wait(channel, ending, limit)? {
             Waited::Asked => return Ok(None),
@@ -195,33 +189,20 @@ fn connect(
         match &event {
             Event::AddressResolved { .. } => id.resolve_route(step_limit)?,
             Event::RouteResolved { .. } => {
-                end = Some(End::new(id, plan.size, true)?);
+                client = Some(Client::new(id, plan.size)?);
                 let param = ConnParam::default()
                     .responder_resources(1)
                     .initiator_depth(1)
                     .retry_count(RetryCount::MAX)
-                    .rnr_retry_count(RetryCount::MAX)
-                    .private_data(hello.emit());
+                    .rnr_retry_count(RetryCount::MAX);
                 id.connect(&param)?;
             }
-            Event::Established { private_data, .. } => {
-                if let Err(sentence) = hello.is_confirmed(private_data.as_ref()) {
-                    // The program there learns it by the end of the connection.
-                    disconnect(channel, id, plan, ending)?;
-                    return Err(Failure::Protocol(format!("{}: {sentence}", plan.address)));
-                }
-                return Ok(end);
-            }
-            Event::Rejected {
-                reason,
-                private_data,
-                ..
-            } if *reason == RejReason::CONSUMER_DEFINED => {
-                let sentence = Refusal::sentence_in(private_data.as_ref()).unwrap_or_else(|| {
-                    "the program there refused the connection, and is no `oarlock ping -s`: its refusal carries no marker"
-                        .to_owned()
-                });
-                return Err(Failure::Protocol(format!("{}: {sentence}", plan.address)));
+            Event::Established { .. } => return Ok(client),
+            Event::Rejected { reason, .. } if *reason == RejReason::CONSUMER_DEFINED => {
+                return Err(Failure::Protocol(format!(
+                    "the server at {} refuses the connection: it has a client, and serves several only with -P, or has too many",
+                    plan.address
+                )));
             }
             other => {
                 if let Some(error) = other.error() {
@@ -234,7 +215,7 @@ fn connect(
 
 fn ping_all(
     channel: &EventChannel,
-    end: &mut End,
+    client: &mut Client,
     plan: &Plan,
     ending: &Ending,
     lines: Lines,
@@ -252,7 +233,7 @@ fn ping_all(
         }
         let sent = Instant::now();
         tally.sent += 1;
-        let reply = end.ping(number, plan.timeout, wanted, lines, &mut tally.late, || {
+        let reply = client.ping(number, plan.timeout, wanted, lines, || {
             Ok(is_connected(channel)? && !ending.is_asked() && !is_late())
         })?;
         match reply {
@@ -266,6 +247,8 @@ fn ping_all(
                 if plan.verbose {
                     lines.say(format_args!("ping {number}: no reply"));
                 }
+                // The server is in the middle of this one, and another cannot follow.
+                break;
             }
             Reply::Stopped if is_late() => {
                 tally.lost += 1;

@@ -1,14 +1,12 @@
 //! `oarlock ping`: round trips over a connection, in the manner of rping(1).
 //!
-//! rping lets the passive side read a message out of the active side's memory and write it back. The device has neither READ
-//! nor WRITE yet, so the message goes there and back by SEND, with its number as immediate data ([`send`]). Which way a
-//! client wants is said in the private data of its request ([`protocol`]): a way that comes later is a number there and
-//! a module beside [`send`].
+//! The protocol is that of rping, so that either side may be one: the server reads each message out of the client's memory and writes it
+//! back ([`end`]).
 
 mod client;
+mod end;
+mod info;
 mod message;
-mod protocol;
-mod send;
 mod server;
 mod statistics;
 #[cfg(test)]
@@ -30,7 +28,7 @@ use std::time::{Duration, Instant};
     // -V is rping's.
     disable_version_flag = true,
     group(ArgGroup::new("side").args(["server", "client"]).required(true)),
-    after_help = "Examples:\n  oarlock ping -s -P                       a server for any number of clients, until it is killed, and\n  oarlock ping -c -a 127.0.0.1 -C 10 -V -v   its client: ten messages, printed and compared\n  oarlock ping -c -a ::1 -i 1              one a second, until Ctrl-C\n  oarlock ping -c -a 192.0.2.7 -C 1000 -S 65536 --json\n\nThe message goes to the server and back by SEND; rping(1), which uses READ and WRITE, is refused, and so is a server that is none of this program. Exit status 0 when every reply came, in time and as it was sent."
+    after_help = "Examples:\n  oarlock ping -s -P                       a server for any number of clients, until it is killed, and\n  oarlock ping -c -a 127.0.0.1 -C 10 -V -v   its client: ten messages, printed and compared\n  oarlock ping -c -a ::1 -i 1              one a second, until Ctrl-C\n  oarlock ping -c -a 192.0.2.7 -C 1000 -S 65536 --json\n\nThe server reads each message out of the client's memory and writes it back, as in rping(1), which may be the other side; an rping server needs the option -S there, too, for messages larger than its usual 64 bytes. Exit status 0 when every reply came, in time and as it was sent."
 )]
 pub(crate) struct Options {
     /// Is the server: answers
@@ -51,8 +49,8 @@ pub(crate) struct Options {
     /// How many messages, from 1 [default: until it is ended, or with -v until nobody reads its output]
     #[arg(short = 'C', value_name = "COUNT", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Bytes in a message, from 0 to 1048576 [default: 64]
-    #[arg(short = 'S', value_name = "BYTES", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(0..=i64::from(protocol::MAX_SIZE)))]
+    /// Bytes in a message, from 1 to 1048576 [default: 64]
+    #[arg(short = 'S', value_name = "BYTES", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=i64::from(end::MAX_SIZE)))]
     size: Option<u32>,
     /// Prints every message, or reply, that arrives
     #[arg(short = 'v')]
@@ -72,7 +70,7 @@ pub(crate) struct Options {
     /// Gives up when the connection is not there after so long [default: 10]
     #[arg(long, value_name = "SECONDS", conflicts_with = "server", value_parser = seconds)]
     connect_timeout: Option<Duration>,
-    /// Counts a message as lost when its reply has not come after so long [default: 5]
+    /// Counts a message as lost, and ends, when its reply has not come after so long [default: 5]
     #[arg(long, value_name = "SECONDS", conflicts_with = "server", value_parser = seconds)]
     timeout: Option<Duration>,
     /// Prints the result as one JSON object, and everything else to standard error

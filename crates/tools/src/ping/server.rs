@@ -1,14 +1,13 @@
 //! The server: one thread waits for clients and for their end, one for each of them answers.
 
-use super::protocol::{Hello, Refusal};
-use super::send::{Answered, End, Wanted};
+use super::end::{self, Answered, Wanted};
 use super::{Waited, name_of, wait};
 use crate::failure::{Failure, system};
 use crate::report::{Lines, micros};
 use crate::signals::Ending;
 use oarlock_hostd::Host;
 use oarlock_rdmacm::{
-    ConnParam, Event, EventChannel, Identifier, PaddedData, PortSpace, RejReason, RetryCount,
+    ConnParam, Event, EventChannel, Identifier, PortSpace, RejReason, RetryCount,
 };
 use serde::Serialize;
 use std::collections::HashMap;
@@ -37,9 +36,9 @@ pub(super) struct Served {
     address: Option<SocketAddr>,
     /// Clients that were connected.
     pub(super) clients: u64,
-    /// Clients that were turned away.
+    /// Clients that were turned away, since there were too many.
     pub(super) refused: u64,
-    /// Messages sent back.
+    /// Messages fetched, and written back.
     pub(super) answered: u64,
     /// With -V: messages with other content than they should have.
     pub(super) mismatches: u64,
@@ -144,11 +143,8 @@ impl Server<'_> {
     }
 
     fn handle(&mut self, event: &Event) -> Result<(), Failure> {
-        if let Event::ConnectRequest {
-            id, private_data, ..
-        } = event
-        {
-            return match self.request(id, private_data.as_ref()) {
+        if let Event::ConnectRequest { id, .. } = event {
+            return match self.request(id) {
                 Err(failure) if failure.is_device_fatal() => Err(failure),
                 Err(failure) => {
                     // A peer that has given up meanwhile is its own affair.
@@ -183,38 +179,28 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn request(
-        &mut self,
-        id: &Identifier,
-        private_data: Option<&PaddedData>,
-    ) -> Result<(), Failure> {
+    fn request(&mut self, id: &Identifier) -> Result<(), Failure> {
         let name = name_of(id.peer_addr()?);
-        let refusal = match Hello::asked(private_data) {
-            Ok(_) if self.clients.len() >= MAX_CLIENTS as usize => Refusal::Full(MAX_CLIENTS),
+        let limit = match self.plan.persistent {
+            true => MAX_CLIENTS,
             // One at a time, where it ends with its first client.
-            Ok(_) if !self.plan.persistent && !self.clients.is_empty() => Refusal::Full(1),
-            Ok(hello) => return self.accept(id, hello, name),
-            Err(refusal) => refusal,
+            false => 1,
         };
-        id.reject(RejReason::CONSUMER_DEFINED, &refusal.emit())?;
-        self.served.refused += 1;
-        let sentence = format!("{name} refused: {refusal}");
-        if self.plan.persistent || matches!(refusal, Refusal::Full(_)) {
-            self.lines.say(sentence);
-        } else {
-            self.over = Some(Err(Failure::Protocol(sentence)));
+        if self.clients.len() < limit as usize {
+            return self.accept(id, name);
         }
+        id.reject(RejReason::CONSUMER_DEFINED, &[])?;
+        self.served.refused += 1;
+        self.lines.say(format_args!(
+            "{name} refused: there are {limit} clients already"
+        ));
         Ok(())
     }
 
-    fn accept(&mut self, id: &Identifier, hello: Hello, name: String) -> Result<(), Failure> {
-        let mut end = End::new(id, hello.size, false)?;
-        let param = ConnParam::default()
-            .responder_resources(0)
-            .initiator_depth(0)
-            .rnr_retry_count(RetryCount::MAX)
-            .private_data(hello.emit());
-        id.accept(&param)?;
+    fn accept(&mut self, id: &Identifier, name: String) -> Result<(), Failure> {
+        let mut end = end::Server::new(id)?;
+        // As many READs and atomics as the client offers and the device can.
+        id.accept(&ConnParam::default().rnr_retry_count(RetryCount::MAX))?;
         let at = self.next;
         self.next += 1;
         id.set_context(at);

@@ -4,7 +4,8 @@ use super::*;
 use oarlock_hostd::Host;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_port::{Faults, MemWire};
-use oarlock_rdmacm::{ConnParam, ConnectionOptions, Connector, Error, Listener};
+use oarlock_rdmacm::{Connection, ConnectionOptions, Connector, Listener};
+use oarlock_verbs::{Buffer, SendRequest};
 use oarlock_wire::IbTimeout;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -61,8 +62,17 @@ fn client_plan(count: u32, size: u32) -> client::Plan {
 
 const QUIET: fn() -> Lines = || Lines::new(true);
 
-fn options(param: ConnParam) -> ConnectionOptions {
-    ConnectionOptions::new().param(param).deadline(PATIENCE)
+/// With room for one message of another program.
+fn options() -> ConnectionOptions {
+    ConnectionOptions::new()
+        .deadline(PATIENCE)
+        .prepare(|queue_pair, pd| Ok(queue_pair.post_recv(0, Buffer::new(pd, 64)?)?))
+}
+
+/// Sends what no rping would.
+fn say(connection: &Connection, message: &[u8]) {
+    let request = SendRequest::inline(0, message);
+    connection.queue_pair.post_send(request).expect("connected");
 }
 
 /// Runs a server beside `clients`. One that is persistent is asked to end when they are done; the others end by themselves.
@@ -100,7 +110,7 @@ fn ping(hosts: &Hosts, plan: &client::Plan) -> (Result<(), Failure>, client::Tal
 
 #[test]
 fn every_message_comes_back_as_it_was_sent_at_every_size() {
-    for size in [0, 1, 15, 64, 5000, protocol::MAX_SIZE] {
+    for size in [1, 15, 64, 5000, end::MAX_SIZE] {
         let hosts = hosts(Faults::default());
         let (served, counts, (pinged, tally)) = beside(&hosts, &server_plan(false), || {
             ping(&hosts, &client_plan(5, size))
@@ -165,115 +175,113 @@ fn a_persistent_server_serves_several_clients_at_once() {
     assert_eq!((counts.clients, counts.answered), (4, 10 + 11 + 12 + 13));
 }
 
-/// A request of rping, of another program or of another version is refused, and both sides say why.
+/// A client of another program is left with a sentence when its first message shows what it is.
 #[test]
-fn a_foreign_client_is_refused_and_told_so() {
-    for (private_data, sentence) in [
-        (Vec::new(), "is no `oarlock ping -c`"),
-        (b"oarl\x01\0\0\0".to_vec(), "is no `oarlock ping -c`"),
-        (
-            protocol::tests::hello_of_version(2).to_vec(),
-            "speaks version 2 of the ping protocol, this program version 1",
-        ),
-    ] {
-        let hosts = hosts(Faults::default());
-        let param = ConnParam::default().private_data(private_data.clone());
-        let (served, counts, refused) = beside(&hosts, &server_plan(false), || {
-            Connector::new(&hosts.client)
-                .options(options(param))
-                .connect(ADDRESS)
-                .map(drop)
-        });
-        let said = served.expect_err("nobody was served").to_string();
-        assert!(said.contains(sentence), "{said}");
-        assert_eq!((counts.clients, counts.refused), (0, 1));
-        match refused.expect_err("it was refused") {
-            Error::Rejected {
-                reason,
-                private_data,
-                ..
-            } => {
-                assert_eq!(reason, oarlock_rdmacm::RejReason::CONSUMER_DEFINED);
-                let sentence = protocol::Refusal::sentence_in(private_data.as_ref());
-                assert!(sentence.is_some(), "the refusal says who refuses");
-            }
-            other => panic!("{other}"),
-        }
-    }
-}
-
-/// A server that is none of ours, or of another version, is left at once, with a sentence.
-#[test]
-fn a_foreign_server_is_not_spoken_to() {
-    for (private_data, sentence) in [
-        (Vec::new(), "its reply carries no marker"),
-        (vec![7; 60], "its reply carries no marker"),
-        (
-            protocol::tests::hello_of_version(9).to_vec(),
-            "speaks version 9 of the ping protocol, this program version 1",
-        ),
-    ] {
-        let hosts = hosts(Faults::default());
-        let listener = Listener::bind(&hosts.server, ADDRESS)
-            .expect("it listens")
-            .options(options(ConnParam::default().private_data(private_data)));
-        let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
-        let (result, tally) = ping(&hosts, &client_plan(3, 64));
-        let said = result.expect_err("no ping").to_string();
-        assert!(said.contains(sentence), "{said}");
-        assert_eq!(tally.sent, 0);
-        passive
-            .join()
-            .expect("no panic")
-            .expect("the connection ends");
-    }
-}
-
-/// Both sides tell a size that the server has no room for; and a server that nobody runs is a sentence, too.
-#[test]
-fn what_cannot_be_is_told_by_both_sides() {
+fn a_foreign_client_is_told_apart() {
     let hosts = hosts(Faults::default());
-    let (served, _, (result, _)) = beside(&hosts, &server_plan(false), || {
-        ping(&hosts, &client_plan(1, protocol::MAX_SIZE + 1))
+    let (served, counts, ()) = beside(&hosts, &server_plan(false), || {
+        let connection = Connector::new(&hosts.client)
+            .options(options())
+            .connect(ADDRESS)
+            .expect("nothing tells it from an rping yet");
+        say(&connection, b"GET / HTTP/1.1");
+        connection.until_disconnected().expect("the server leaves");
     });
-    let said = served.expect_err("refused").to_string();
-    assert!(said.contains("at most 1048576 are possible"), "{said}");
-    let said = result.expect_err("refused").to_string();
-    assert!(said.contains("at most 1048576 bytes"), "{said}");
+    let said = served.expect_err("nobody was served").to_string();
+    assert!(
+        said.contains("a message of 14 bytes arrived, and those of rping have 16"),
+        "{said}"
+    );
+    assert_eq!((counts.clients, counts.answered), (1, 0));
+}
 
+/// A client that asks for more than a server makes room for costs itself the connection, and the server nothing.
+#[test]
+fn a_message_beyond_all_bounds_is_not_fetched() {
+    let hosts = hosts(Faults::default());
+    let plan = server_plan(true);
+    let (served, counts, ()) = beside(&hosts, &plan, || {
+        let connection = Connector::new(&hosts.client)
+            .options(options())
+            .connect(ADDRESS)
+            .expect("connected");
+        let info = info::Info {
+            len: u32::MAX,
+            ..info::Info::default()
+        };
+        say(&connection, &info.emit());
+        connection.until_disconnected().expect("the server leaves");
+    });
+    served.expect("it serves others");
+    assert_eq!((counts.clients, counts.answered), (1, 0));
+}
+
+/// A server of another program is left with a sentence.
+#[test]
+fn a_foreign_server_is_told_apart() {
+    let hosts = hosts(Faults::default());
+    let listener = Listener::bind(&hosts.server, ADDRESS)
+        .expect("it listens")
+        .options(options());
+    let passive = std::thread::spawn(move || {
+        let connection = listener.accept()?;
+        say(&connection, b"220 ready");
+        connection.until_disconnected()
+    });
+    let (result, tally) = ping(&hosts, &client_plan(3, 64));
+    let said = result.expect_err("no ping").to_string();
+    assert!(said.contains("a message of 9 bytes arrived"), "{said}");
+    assert_eq!(tally.received, 0);
+    passive
+        .join()
+        .expect("no panic")
+        .expect("the client leaves");
+}
+
+/// Without -P a second client is refused, and the first is served on.
+#[test]
+fn a_second_client_is_refused_and_told_so() {
+    let hosts = hosts(Faults::default());
+    let (served, counts, said) = beside(&hosts, &server_plan(false), || {
+        let first = Connector::new(&hosts.client)
+            .options(options())
+            .connect(ADDRESS)
+            .expect("the first");
+        let (result, _) = ping(&hosts, &client_plan(1, 64));
+        first.disconnect().expect("it ends");
+        result.expect_err("the second").to_string()
+    });
+    served.expect("the first was served");
+    assert!(said.contains("refuses the connection"), "{said}");
+    assert_eq!((counts.clients, counts.refused), (1, 1));
+}
+
+/// A server that nobody runs is a sentence.
+#[test]
+fn a_server_that_does_not_listen_is_told() {
+    let hosts = hosts(Faults::default());
     let (result, tally) = ping(&hosts, &client_plan(1, 1));
     let said = result.expect_err("nobody listens").to_string();
     assert!(said.contains("invalid service ID"), "{said}");
     assert!(tally.lines().is_empty());
 }
 
-/// A server that stops answering costs the messages, not the client: they are counted as lost.
+/// A server that stops answering ends the client, which counts the message as lost.
 #[test]
 fn a_reply_that_does_not_come_is_a_lost_message() {
     let hosts = hosts(Faults::default());
-    let hello = protocol::Hello {
-        way: protocol::Way::SEND,
-        size: 64,
-    };
     let listener = Listener::bind(&hosts.server, ADDRESS)
         .expect("it listens")
-        .options(
-            options(ConnParam::default().private_data(hello.emit())).prepare(|queue_pair, pd| {
-                for number in 0..8 {
-                    queue_pair.post_recv(number, oarlock_verbs::Buffer::new(pd, 64)?)?;
-                }
-                Ok(())
-            }),
-        );
+        .options(options());
     let passive = std::thread::spawn(move || listener.accept()?.until_disconnected());
     let plan = client::Plan {
         timeout: Duration::from_millis(20),
         ..client_plan(3, 64)
     };
     let (result, tally) = ping(&hosts, &plan);
-    let said = result.expect_err("three were lost").to_string();
-    assert!(said.contains("of 3 messages 3 were lost"), "{said}");
-    assert_eq!((tally.sent, tally.received, tally.lost), (3, 0, 3));
+    let said = result.expect_err("it was lost").to_string();
+    assert!(said.contains("of 1 messages 1 were lost"), "{said}");
+    assert_eq!((tally.sent, tally.received, tally.lost), (1, 0, 1));
     passive
         .join()
         .expect("no panic")

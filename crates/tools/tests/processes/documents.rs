@@ -80,7 +80,7 @@ fn bash_completes_commands_options_and_values() {
             .into_iter()
             .filter(|word| !word.starts_with('-') && !word.starts_with('<'))
             .collect::<Vec<_>>(),
-        ["reject", "sidr", "errno", "event"]
+        ["reject", "sidr", "errno", "event", "status", "vendor"]
     );
     assert_eq!(
         bash_offers(&["oarlock", "ping", "--conn"]),
@@ -99,7 +99,8 @@ fn every_shell_gets_a_script_of_all_commands() {
         assert_status(&output, 0);
         let script = stdout(&output);
         for command in [
-            "demo", "cmatose", "cmtime", "ping", "explain", "ps", "host", "trace", "man",
+            "demo", "cmatose", "cmtime", "bench", "ping", "explain", "devices", "ps", "host",
+            "trace", "man",
         ] {
             assert!(script.contains(command), "{shell}: {command}");
         }

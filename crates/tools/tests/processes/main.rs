@@ -1,5 +1,6 @@
 //! The commands as programs, on the real port, in a network namespace of their own.
 
+mod bench;
 mod documents;
 mod explain;
 mod ping;

@@ -107,6 +107,20 @@ pub(in crate::explain) const DATAGRAMS: &[Rule] = &[
         "oarlock-rdmacm",
     ),
     rule(
+        &[
+            "send",
+            "write",
+            "read",
+            "fetch_add",
+            "compare_swap",
+            "receive",
+        ],
+        EIO,
+        &["WorkFailed"],
+        "the work request completed with a failure: the sentence has its status, for `explain status`, and the rule that was broken, for `explain vendor`",
+        "oarlock-rdmacm",
+    ),
+    rule(
         &["leave_multicast"],
         EADDRNOTAVAIL,
         &[],

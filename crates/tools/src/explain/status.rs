@@ -1,0 +1,196 @@
+//! The status of work completions.
+
+use super::table::{Entry, Table};
+
+/// `enum ibv_wc_status`.
+pub(super) const TABLE: Table = Table {
+    kind: "status",
+    prefix: "IBV_WC_",
+    entries: &[
+        entry(
+            0,
+            "IBV_WC_SUCCESS",
+            &[],
+            "the work request was executed: its buffers are the program's again, and a message is where it should be",
+            "nothing is wrong",
+        ),
+        entry(
+            1,
+            "IBV_WC_LOC_LEN_ERR",
+            &["local length error"],
+            "a message of the peer was longer than the receive buffers, or a datagram to be sent longer than the path MTU",
+            "post receives as large as the largest message (40 bytes more for datagrams), or send less at once",
+        ),
+        entry(
+            2,
+            "IBV_WC_LOC_QP_OP_ERR",
+            &["local QP operation error"],
+            "the request is inconsistent with the queue pair itself; of a receive: the peer's packets follow no message's order",
+            "see the vendor error; if the peer is a program of another stack, take a capture and look at its opcodes",
+        ),
+        entry(
+            3,
+            "IBV_WC_LOC_EEC_OP_ERR",
+            &[],
+            "a fault of an end-to-end context: reliable datagrams, which no device offers",
+            "it is not given by this device",
+        ),
+        entry(
+            4,
+            "IBV_WC_LOC_PROT_ERR",
+            &["local protection error"],
+            "a buffer of the request is no memory that the device may use so: unknown local key, another protection domain, out of bounds, not writable, or no longer mapped",
+            "register the memory in the queue pair's protection domain, with local write for what is received or read into, and keep it until the completion",
+        ),
+        entry(
+            5,
+            "IBV_WC_WR_FLUSH_ERR",
+            &["work request flushed", "flushed"],
+            "the queue pair went to the error state before the request was done: an earlier request failed, the peer disconnected, or the program stopped it",
+            "look for the first completion that is not flushed; after a disconnect this is the normal end of what was posted",
+        ),
+        entry(
+            6,
+            "IBV_WC_MW_BIND_ERR",
+            &["memory window bind error"],
+            "a memory window could not be bound: the region does not allow windows or the rights, the range leaves it, or key, type and domain do not fit",
+            "register the region with memory window binding (and local write for remote writes), and compare the vendor error with what was asked",
+        ),
+        entry(
+            7,
+            "IBV_WC_BAD_RESP_ERR",
+            &["bad response"],
+            "the peer's response does not belong to the request: another kind or another length",
+            "the peer's stack is at fault, or something between mangles packets: take a capture",
+        ),
+        entry(
+            8,
+            "IBV_WC_LOC_ACCESS_ERR",
+            &["local access error"],
+            "the peer's WRITE or READ met memory here that it may not use so; it completes a receive where one was taken",
+            "compare the key, address and length that were given to the peer with the region and its rights",
+        ),
+        entry(
+            9,
+            "IBV_WC_REM_INV_REQ_ERR",
+            &["remote invalid request"],
+            "the peer finds the request invalid: the operation is not enabled on its queue pair, its receive is too short, or too many READs are outstanding",
+            "enable the operation in the peer's access flags; post larger receives there; keep to what was agreed as initiator_depth",
+        ),
+        entry(
+            10,
+            "IBV_WC_REM_ACCESS_ERR",
+            &["remote access error"],
+            "the peer does not allow this access to its memory: unknown or invalidated remote key, another protection domain, out of bounds, or a right is missing",
+            "compare key, address and length with what the peer registered, and with which remote rights; a key is dead after deregistration or invalidation",
+        ),
+        entry(
+            11,
+            "IBV_WC_REM_OP_ERR",
+            &["remote operational error"],
+            "the peer could not execute the request for a reason of its own, such as memory that its program no longer has",
+            "look at the peer: its completion, its vendor error, its asynchronous events",
+        ),
+        entry(
+            12,
+            "IBV_WC_RETRY_EXC_ERR",
+            &["retry count exceeded", "transport retry counter exceeded"],
+            "the peer did not answer within the timeout, as often as the retry count says: it is gone, cannot be reached, or too many packets are lost",
+            "look whether the peer's process and queue pair live, and whether UDP port 4791 passes both ways; raise timeout or retry_count on lossy ways",
+        ),
+        entry(
+            13,
+            "IBV_WC_RNR_RETRY_EXC_ERR",
+            &["RNR retry count exceeded"],
+            "the peer had no receive posted, as often as the RNR retry count says",
+            "post receives before the peer sends, or set rnr_retry_count to 7, which is for ever",
+        ),
+        entry(
+            14,
+            "IBV_WC_LOC_RDD_VIOL_ERR",
+            &[],
+            "a fault of a reliable datagram domain, which no device offers",
+            "it is not given by this device",
+        ),
+        entry(
+            15,
+            "IBV_WC_REM_INV_RD_REQ_ERR",
+            &[],
+            "the peer finds a reliable datagram invalid, which no device offers",
+            "it is not given by this device",
+        ),
+        entry(
+            16,
+            "IBV_WC_REM_ABORT_ERR",
+            &[],
+            "the peer's queue pair was reset or stopped while the request was executed",
+            "it is not given by this device; of another look at the peer",
+        ),
+        entry(
+            17,
+            "IBV_WC_INV_EECN_ERR",
+            &[],
+            "an invalid end-to-end context number: reliable datagrams, which no device offers",
+            "it is not given by this device",
+        ),
+        entry(
+            18,
+            "IBV_WC_INV_EEC_STATE_ERR",
+            &[],
+            "an end-to-end context in the wrong state: reliable datagrams, which no device offers",
+            "it is not given by this device",
+        ),
+        entry(
+            19,
+            "IBV_WC_FATAL_ERR",
+            &[],
+            "the device or its driver failed in a way that it has no other name for",
+            "it is not given by this device, whose failures are asynchronous events and flushed requests",
+        ),
+        entry(
+            20,
+            "IBV_WC_RESP_TIMEOUT_ERR",
+            &[],
+            "no response within the time of an operation that has one of its own",
+            "it is not given by this device",
+        ),
+        entry(
+            21,
+            "IBV_WC_GENERAL_ERR",
+            &[],
+            "a failure that fits no other status",
+            "it is not given by this device",
+        ),
+        entry(
+            22,
+            "IBV_WC_TM_ERR",
+            &[],
+            "a failure of tag matching",
+            "it is not given by this device, which has no tag matching",
+        ),
+        entry(
+            23,
+            "IBV_WC_TM_RNDV_INCOMPLETE",
+            &[],
+            "a message of tag matching is to be fetched by software",
+            "it is not given by this device, which has no tag matching",
+        ),
+    ],
+};
+
+const fn entry(
+    code: i64,
+    name: &'static str,
+    aliases: &'static [&'static str],
+    meaning: &'static str,
+    remedy: &'static str,
+) -> Entry {
+    Entry {
+        code,
+        name,
+        aliases,
+        meaning,
+        remedy,
+        source: "rdma-core libibverbs/verbs.h, enum ibv_wc_status; IBA Vol. 1 ch. 11, completion return status",
+    }
+}
