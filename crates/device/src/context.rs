@@ -138,6 +138,11 @@ impl Context {
         self.port_active.load(Ordering::Acquire)
     }
 
+    /// Says whether the port carries packets, without an event.
+    pub fn set_port_active(&self, active: bool) {
+        self.port_active.store(active, Ordering::Release);
+    }
+
     /// Whether the device has been removed ([`AsyncEvent::DeviceRemoved`]).
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
@@ -271,6 +276,11 @@ impl Context {
                 self.port_active.store(false, Ordering::Release);
                 self.removed.store(true, Ordering::Release);
                 self.raise(AsyncEvent::DeviceRemoved);
+            }
+            DeviceChange::Returned => {
+                self.removed.store(false, Ordering::Release);
+                self.port_active.store(true, Ordering::Release);
+                self.raise(AsyncEvent::PortActive(port));
             }
         }
     }

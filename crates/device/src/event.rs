@@ -266,8 +266,11 @@ pub enum DeviceChange {
     PortError,
     /// The addresses of the port, in the order of their indices, from now on.
     Gids(Vec<Gid>),
-    /// The device is gone for good.
+    /// The device is gone.
     Removed,
+    /// A device is there again in the place of one that was gone: new queue pairs can be made. Those of before stay in the
+    /// error state.
+    Returned,
 }
 
 #[cfg(test)]

@@ -37,8 +37,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn set_gids(&self, gids: &[Gid]) {
-        self.device.set_gids(gids);
+    /// What the host has said of the device.
+    pub(crate) fn learn(&self, device: &DeviceInfo, is_active: bool) {
+        self.device.set_gids(&device.gids);
+        self.device.set_port_active(is_active);
     }
 }
 
@@ -146,7 +148,7 @@ impl Context {
         self.inner.device.statistics()
     }
 
-    /// Asks for the device's addresses again. On an [endpoint of one's own](Self::on_endpoint) nothing changes.
+    /// Asks for the device's addresses and the state of its port again. On an [endpoint of one's own](Self::on_endpoint) nothing changes.
     ///
     /// # Errors
     /// As for [`open`](Self::open): `NoSuchDevice` when it has gone.
@@ -155,8 +157,8 @@ impl Context {
     /// For the answer of the host service.
     pub fn refresh(&self) -> Result<(), Error> {
         if let Some(host) = &self.inner.host {
-            let device = host::find(host, self.device().index)?;
-            self.inner.set_gids(&device.gids);
+            let (device, is_active) = host::find(host, self.device().index)?;
+            self.inner.learn(&device, is_active);
         }
         Ok(())
     }

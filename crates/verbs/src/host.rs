@@ -2,12 +2,15 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use oarlock_device::{DeviceInfo, DeviceLimits, Endpoint, PortSource};
-use oarlock_hostd::Host;
-use oarlock_port::Port;
+use oarlock_device::{DeviceChange, DeviceInfo, DeviceLimits, Endpoint, PortSource};
+use oarlock_hostd::{self as hostd, DeviceChangeKind, Host};
+use oarlock_port::fault::DeviceFault;
+use oarlock_port::{DeviceStatistics, Port};
 use oarlock_wire::{Gid, Guid, IbTimeout};
 
 use crate::context::{Context, Inner};
@@ -37,13 +40,13 @@ pub(crate) fn opened(host: &Host, index: u32) -> Option<Context> {
 }
 
 pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
-    let device = find(host, index)?;
+    let (device, is_active) = find(host, index)?;
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     // What nobody holds any more goes.
     all.retain(|open| open.endpoint.strong_count() > 0);
     let known = all.iter_mut().find(|open| open.host == host.id());
     if let Some(inner) = known.as_ref().and_then(|open| open.context(index)) {
-        inner.set_gids(&device.gids);
+        inner.learn(&device, is_active);
         return Ok(Context::from_inner(inner));
     }
     let endpoint = match known.as_ref().and_then(|open| open.endpoint.upgrade()) {
@@ -51,6 +54,7 @@ pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
         None => Endpoint::new(Box::new(HostPort(host.clone())))?,
     };
     let context = Context::new(device, &endpoint, Some(host.clone()))?;
+    context.device_context().set_port_active(is_active);
     let entry = (index, context.downgrade());
     match known {
         Some(open) => {
@@ -68,8 +72,11 @@ pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
 }
 
 pub(crate) fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
-    let devices = host.devices()?;
-    let translated = devices.into_iter().map(|device| DeviceInfo {
+    Ok(host.devices()?.into_iter().map(translated).collect())
+}
+
+fn translated(device: hostd::DeviceInfo) -> DeviceInfo {
+    DeviceInfo {
         index: device.index,
         name: device.name,
         guid: Guid(device.guid),
@@ -84,14 +91,18 @@ pub(crate) fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
             local_ca_ack_delay: IbTimeout::truncate(device.local_ca_ack_delay),
             ..DeviceLimits::default()
         },
-    });
-    Ok(translated.collect())
+    }
 }
 
-pub(crate) fn find(host: &Host, index: u32) -> Result<DeviceInfo, Error> {
-    let mut devices = devices(host)?;
+/// A device, and whether its port carries packets.
+pub(crate) fn find(host: &Host, index: u32) -> Result<(DeviceInfo, bool), Error> {
+    let mut devices = host.devices()?;
     match devices.iter().position(|device| device.index == index) {
-        Some(position) => Ok(devices.swap_remove(position)),
+        Some(position) => {
+            let device = devices.swap_remove(position);
+            let is_active = device.port_active;
+            Ok((translated(device), is_active))
+        }
         None => {
             let names = devices
                 .iter()
@@ -121,7 +132,47 @@ impl PortSource for HostPort {
         self.0.gone_fd().map(Some)
     }
 
+    fn changes_fd(&self) -> io::Result<Option<OwnedFd>> {
+        self.0.changes_fd().map_err(io::Error::other)
+    }
+
+    fn take_changes(&self) -> Vec<(u32, DeviceChange)> {
+        let changes = self.0.take_changes().into_iter();
+        changes
+            .filter_map(|change| Some((change.device, change_of(change.kind)?)))
+            .collect()
+    }
+
+    fn statistics_interval(&self) -> Option<Duration> {
+        Some(STATISTICS_INTERVAL)
+    }
+
+    fn publish_statistics(&self, statistics: &[DeviceStatistics]) {
+        self.0.publish_statistics(statistics);
+    }
+
+    fn inject(&self, fault: DeviceFault, local: IpAddr) {
+        self.0.fail_device(fault, local);
+    }
+
     fn port_closed(&self, slot: u8) {
         self.0.return_slot(slot);
     }
 }
+
+fn change_of(kind: DeviceChangeKind) -> Option<DeviceChange> {
+    Some(match kind {
+        DeviceChangeKind::PortError => DeviceChange::PortError,
+        DeviceChangeKind::PortActive => DeviceChange::PortActive,
+        DeviceChangeKind::Addresses(addresses) => {
+            DeviceChange::Gids(addresses.into_iter().map(Gid::from_ip).collect())
+        }
+        DeviceChangeKind::Removed => DeviceChange::Removed,
+        DeviceChangeKind::Returned => DeviceChange::Returned,
+        // A newer service may tell of more.
+        _ => return None,
+    })
+}
+
+/// How often whoever looks at this process from outside gets new figures.
+const STATISTICS_INTERVAL: Duration = Duration::from_millis(100);
