@@ -20,4 +20,5 @@ mod refusals;
 mod replay;
 mod results;
 mod shared;
+mod statuses;
 mod transfer;
