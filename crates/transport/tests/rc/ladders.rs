@@ -43,7 +43,7 @@ fn a_receiver_that_becomes_ready_during_the_third_wait() {
     let mut pair = Pair::new(&Setup::default());
     pair.hosts[A].send(10, &[7; 300]);
     pair.hosts[A].send(11, b"behind it");
-    pair.run_until(oarlock_wire::Time::from_nanos(1_500_000));
+    pair.run_until(Time::from_nanos(1_500_000));
     pair.hosts[B].recv(20, 1000);
     pair.hosts[B].recv(21, 1000);
     pair.run();

@@ -133,11 +133,11 @@ pub(crate) fn run(
                 host.offer(reth, &answer_of(packets, &packet, reth));
             }
             rc.handle_datagram(Time::ZERO, &av, &recorded.bytes, &mut host);
-            if let (Operation::RdmaWrite, Some(reth)) = (packet.bth.opcode.operation(), packet.reth)
+            if packet.bth.opcode.operation() == Operation::RdmaWrite
+                && let Some(reth) = packet.reth
+                && host.offered[&reth.rkey.0].1 != packet.payload
             {
-                if host.offered[&reth.rkey.0].1 != packet.payload {
-                    wrong.push(format!("WRITE {} is not placed", packet.bth.psn));
-                }
+                wrong.push(format!("WRITE {} is not placed", packet.bth.psn));
             }
             if let Some(sge) = results.get(&packet.bth.psn.get()) {
                 assert_eq!(host.local.load(*sge, packet.payload.len()), packet.payload);
