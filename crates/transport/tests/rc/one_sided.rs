@@ -572,3 +572,58 @@ fn a_list_that_is_checked_can_be_posted() {
         (0, "post_send is not allowed in state RTR")
     );
 }
+
+/// Every operation, with PSNs that wrap in the middle of a piece, of a WRITE and between atomics; with one packet in ten lost.
+#[test]
+fn psns_wrap_within_reads_and_atomics_under_loss() {
+    for start in 0..24u32 {
+        let setup = Setup {
+            psn_a: 0xFF_FFFF - start,
+            retry: 7,
+            ..small_window()
+        };
+        let mut pair = Pair::new(&setup);
+        let mut number = start;
+        pair.loss = Box::new(move |_, _, _| {
+            number = number.wrapping_mul(0x9E37_79B9).wrapping_add(0x7F4A_7C15);
+            number >> 24 < 26
+        });
+        let word = pair.hosts[B].memory.store(&0u64.to_ne_bytes());
+        let counter = pair.hosts[B].memory.offer(word);
+        let data = pattern(1500);
+        let source = pair.hosts[B].memory.store(&data);
+        let remote = pair.hosts[B].memory.offer(source);
+        let target = pair.hosts[B].memory.alloc(1500);
+        let written = pair.hosts[B].memory.offer(target);
+        let mut results = Vec::new();
+        for n in 0..3 {
+            let read = pair.hosts[A].memory.alloc(1500);
+            pair.hosts[A].send_sges(n, SendOp::Read(remote), &[read]);
+            let add = SendOp::FetchAdd {
+                remote: counter,
+                add: 1,
+            };
+            let before = pair.hosts[A].memory.alloc(8);
+            pair.hosts[A].send_sges(10 + n, add, &[before]);
+            pair.hosts[A].post(20 + n, SendOp::Write(written), &data);
+            results.push((read, before));
+        }
+        pair.run();
+        let outcomes = pair.hosts[A].outcomes();
+        assert_eq!(outcomes.len(), 9, "{start}");
+        assert!(
+            outcomes.iter().all(|(_, status)| status.is_success()),
+            "{start}: {outcomes:?}"
+        );
+        for (n, (read, before)) in (0u64..).zip(results) {
+            assert_eq!(pair.hosts[A].memory.load(read, 1500), data, "{start}");
+            assert_eq!(pair.hosts[A].memory.load(before, 8), n.to_ne_bytes());
+        }
+        assert_eq!(pair.hosts[B].memory.load(target, 1500), data);
+        assert_eq!(pair.hosts[B].memory.atomics, 3);
+        assert!(
+            pair.hosts[A].rc.query().sq_psn.get() < 100,
+            "it has wrapped"
+        );
+    }
+}
