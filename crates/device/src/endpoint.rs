@@ -390,7 +390,7 @@ impl Core {
     pub(crate) fn fail_overrun(self: &Arc<Self>, mut pending: Overruns) {
         while let Some(cq) = pending.pop() {
             for qp in cq.overrun() {
-                pending.extend(self.fail(&qp, VendorError::FLUSHED_BY_DEVICE));
+                pending.extend(self.fail(&qp, VendorError::FLUSHED_BY_OVERRUN));
             }
         }
     }

@@ -99,6 +99,8 @@ pub(super) fn engine(
             shared_receives,
             flow_control: true,
             mtu: device.max_path_mtu(),
+            window: 4 * BURST,
+            ack_interval: 2 * BURST,
             ..RcConfig::default()
         }))
     };
@@ -131,3 +133,7 @@ pub(super) fn engine(
         _ => connected(RcKind::Rc),
     }
 }
+
+/// As many packets of the largest MTU as leave in one call (65,000 bytes); windows are multiples of it, so that no call is
+/// for a remnant.
+const BURST: u32 = 15;
