@@ -5,8 +5,7 @@ mod support;
 use oarlock_device::{Access, AsyncEvent, Error, Qp, QpInit, Region};
 use oarlock_port::{Faults, MEM_IFINDEX, MemWire, Port};
 use oarlock_transport::{
-    AttrMask, Counter, QpAttr, QpState, QpType, SendData, SendOp, SendWr, UdDestination, WcOpcode,
-    WcStatus,
+    AttrMask, Counter, QpAttr, QpState, SendData, SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
 };
 use oarlock_wire::{AddressVector, Gid, Grh, QKey, Qpn};
 use support::{
