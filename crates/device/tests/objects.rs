@@ -318,7 +318,8 @@ fn a_shared_receive_queue_outlives_its_handle_while_queue_pairs_use_it() {
     drop(receiver);
     assert_eq!(Arc::strong_count(&memory), 2, "the completion shows it");
     drop(received);
-    assert_eq!(Arc::strong_count(&memory), 1);
+    // The engine may have it in hand for a moment.
+    eventually("the release", || Arc::strong_count(&memory) == 1);
 }
 
 /// Completions of an XRC queue that is gone are nobody's; its target refuses further messages for it.
