@@ -319,7 +319,7 @@ impl Host {
             },
         };
         let port = port.and_then(|port| {
-            self.share_statistics()?;
+            self.share_statistics();
             self.inject_into(&port)?;
             Ok(port)
         });
@@ -490,3 +490,6 @@ fn chunks(calls: &[WriteItem]) -> Result<Vec<&[WriteItem]>, Error> {
 const OPEN_ATTEMPTS: u32 = 5;
 /// More pages than any service can have; a service that goes on is not ours.
 const MAX_PAGES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 //! management datagrams, wake-up bytes.
 //!
 //! ```text
+//!   admission.rs who may connect
 //!   clients.rs   who is connected, their requests and answers
 //!   pipe.rs      one socket pair per event channel
 //!   qp1.rs       management datagrams: packets, checks, pacing, the short cut within the host
@@ -17,6 +18,7 @@
 //!   ebb.rs       when memory goes back to the system
 //! ```
 
+mod admission;
 mod changes;
 mod clients;
 mod devices;

@@ -5,6 +5,7 @@ mod support;
 use oarlock_hostd::{DeviceChange, DeviceChangeKind, Host, MemWire};
 use oarlock_port::{DeviceStatistics, fdpass};
 use oarlock_ucm::proto::{Reply, Request};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -240,4 +241,36 @@ fn counters_of_all_programs_are_in_the_services_answer() {
             assert_eq!(values(), total(16));
         },
     );
+}
+
+/// A program that may write small files only has its slot, and is left alone.
+#[test]
+fn a_limit_of_file_sizes_costs_the_counters_and_nothing_else() {
+    const TEST: &str = "a_limit_of_file_sizes_costs_the_counters_and_nothing_else";
+    in_own_namespace(TEST, || {
+        let counters = [DeviceStatistics {
+            device: 0,
+            counters: vec![("sent_pkts", 5)],
+        }];
+        let host = Host::serve().unwrap();
+        let early = Host::join().unwrap();
+        let _slot = early.take_slot().unwrap();
+        early.publish_statistics(&counters);
+        for limit in [4096, 0] {
+            let now = getrlimit(Resource::Fsize);
+            let lower = Rlimit {
+                current: Some(limit),
+                ..now
+            };
+            setrlimit(Resource::Fsize, lower).unwrap();
+            // One whose file was made before, and one whose file cannot be made.
+            early.publish_statistics(&[]);
+            let late = Host::join().unwrap();
+            let _slot = late.take_slot().unwrap();
+            late.publish_statistics(&counters);
+            let all = host.statistics().unwrap();
+            assert_eq!(all.len(), 1);
+            assert_eq!(all[0].counters, [("sent_pkts".to_owned(), 5)]);
+        }
+    });
 }

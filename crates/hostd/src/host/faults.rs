@@ -105,6 +105,7 @@ impl Host {
         let mut injected = self.injected();
         port.inject(injected.faults.clone())
             .map_err(Error::system("inject faults"))?;
+        injected.ports.retain(PortFaults::is_there);
         injected.ports.push(port.faults());
         Ok(())
     }

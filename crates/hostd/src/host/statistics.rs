@@ -3,13 +3,15 @@
 use super::{Host, MAX_PAGES};
 use crate::Error;
 use oarlock_port::DeviceStatistics;
-use oarlock_ucm::proto::{DeviceCounters, Page, RefusalCode, Reply, Request, StatisticsPage};
+use oarlock_ucm::proto::{DeviceCounters, MAX_PAGE_FILE, Page, Reply, Request, StatisticsPage};
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
 impl Host {
     /// Tells the service this program's counters, in place of what it was told before. It reads them when somebody asks, and keeps the last
-    /// when this program has gone. Nothing before a slot was taken, and nothing to a service that is older than this.
+    /// when this program has gone. Nothing before a slot was taken, nothing to a service that is older than this, and nothing while this program's
+    /// or the service's limit of file sizes (RLIMIT_FSIZE) is below 64 KiB.
     ///
     /// One system call; whoever counts much tells now and then, and at the end.
     ///
@@ -21,7 +23,9 @@ impl Host {
             .statistics
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = file.as_ref() {
+        if let Some(file) = file.as_ref()
+            && may_write()
+        {
             let devices = devices.iter().map(|of| DeviceCounters {
                 device: of.device,
                 counters: of
@@ -63,28 +67,32 @@ impl Host {
         Err(Error::UnexpectedReply)
     }
 
-    /// A slot has been taken: there will be something to count.
-    pub(super) fn share_statistics(&self) -> Result<(), Error> {
+    /// A slot has been taken: there will be something to count. Without the file, for whatever reason, a program counts for itself
+    /// only.
+    pub(super) fn share_statistics(&self) {
         let mut file = self
             .inner
             .statistics
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if file.is_none() {
-            *file = self.ask_for_file()?;
+            match self.ask_for_file() {
+                Ok(shared) => *file = Some(shared),
+                Err(error) => tracing::debug!(%error, "the service has no file for counters"),
+            }
         }
-        Ok(())
     }
 
-    fn ask_for_file(&self) -> Result<Option<OwnedFd>, Error> {
+    fn ask_for_file(&self) -> Result<OwnedFd, Error> {
         let request = Request::ShareStatistics;
-        let (reply, fds) = match self.inner.connection.request(&request, &[]) {
-            Err(Error::Refused(refusal)) if refusal.code == RefusalCode::UNKNOWN_REQUEST => {
-                return Ok(None);
-            }
-            answer => answer?,
-        };
+        let (reply, fds) = self.inner.connection.request(&request, &[])?;
         super::done(&reply)?;
-        fds.into_iter().next().map(Some).ok_or(Error::NoDescriptor)
+        fds.into_iter().next().ok_or(Error::NoDescriptor)
     }
+}
+
+/// Whether the limit of file sizes lets us write a page: beyond it a write is cut, or ends the program by SIGXFSZ.
+fn may_write() -> bool {
+    let limit = getrlimit(Resource::Fsize).current;
+    limit.is_none_or(|limit| limit >= MAX_PAGE_FILE as u64)
 }

@@ -1,5 +1,6 @@
 //! The loop: what is ready, to whom it goes, what comes out.
 
+use super::admission;
 use super::clients::{self, Client, Grant};
 use super::devices::Found;
 use super::ebb::Ebb;
@@ -9,17 +10,15 @@ use super::network::Network;
 use super::pipe::Pipe;
 use super::qp1::Qp1;
 use super::statistics::Statistics;
-use super::{ServiceConfig, identity, requests};
+use super::{ServiceConfig, identity};
 use crate::{Error, Patience, sys};
 use oarlock_cma::{Device, MembershipAction};
-use oarlock_port::fdpass;
 use oarlock_port::fork::ForkGuard;
-use oarlock_ucm::proto::{MAX_MESSAGE, NO_ANSWER, Refusal, Reply};
+use oarlock_ucm::proto::MAX_MESSAGE;
 use oarlock_ucm::{FileId, Owner, Ucm};
 use oarlock_wire::{Psn, Time, earliest};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use rustix::net::{SocketFlags, accept_with};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -45,11 +44,11 @@ pub(super) struct Service {
     qp1: Qp1,
     pub(super) clients: BTreeMap<u32, Client>,
     next_client: u32,
-    max_clients: usize,
+    pub(super) max_clients: usize,
     pipes: HashMap<u64, Pipe>,
-    listener: Option<(ForkGuard, OwnedFd)>,
+    pub(super) listener: Option<(ForkGuard, OwnedFd)>,
     /// Given up for a moment when a program connects and no descriptor is left, so as to be able to refuse it.
-    reserve: Option<OwnedFd>,
+    pub(super) reserve: Option<OwnedFd>,
     signals: Option<OwnedFd>,
     end: End,
     idle_since: Instant,
@@ -72,7 +71,7 @@ pub(super) struct Service {
 #[derive(Debug, Default)]
 pub(super) struct ServiceCounters {
     clients: u64,
-    clients_refused: u64,
+    pub(super) clients_refused: u64,
     clients_failed: u64,
     pub(super) other_users: u64,
     pub(super) requests: u64,
@@ -120,7 +119,7 @@ impl Service {
             max_clients,
             pipes: HashMap::new(),
             listener: None,
-            reserve: reserve(),
+            reserve: admission::reserve(),
             signals: None,
             end,
             idle_since: Instant::now(),
@@ -374,42 +373,6 @@ impl Service {
         }
     }
 
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let Some((_, listener)) = &self.listener else {
-                return;
-            };
-            match accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.admit(socket),
-                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-                    // Without a descriptor the program would wait, and we turn in circles, for ever.
-                    self.reserve = None;
-                    if let Some((_, listener)) = &self.listener
-                        && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
-                    {
-                        self.turn_away(&socket, requests::no_descriptor());
-                    }
-                    self.reserve = reserve();
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Takes a program that has connected, unless it is another user's, who must be able neither to fill our table nor to
-    /// keep us from leaving, or there is no room.
-    fn admit(&mut self, socket: OwnedFd) {
-        if let Err(refusal) = requests::check_user(&socket) {
-            self.counters.other_users += 1;
-            self.turn_away(&socket, refusal);
-        } else if self.clients.len() >= self.max_clients {
-            self.turn_away(&socket, requests::no_room(self.max_clients));
-        } else if let Err((socket, error)) = self.add_client(socket) {
-            self.turn_away(&socket, requests::system(&error));
-        }
-    }
-
     /// After an attempt to send answers: takes back what did not arrive. False: the client has gone.
     pub(super) fn after_sending(&mut self, id: u32, sent: std::io::Result<()>) -> bool {
         let Some(client) = self.clients.get_mut(&id) else {
@@ -437,14 +400,6 @@ impl Service {
             self.counters.clients_failed += 1;
             tracing::warn!(client = id, %error, "the connection to a program has failed");
         }
-    }
-
-    /// Says why, and closes. The program reads it in place of the answer to its hello.
-    fn turn_away(&mut self, socket: &OwnedFd, refusal: Refusal) {
-        self.counters.clients_refused += 1;
-        let message = Reply::Refused(refusal).encode(NO_ANSWER);
-        // If there is no room even for this, the end of the connection says enough.
-        let _ = fdpass::send(socket, &message, &[], false);
     }
 
     /// Reads from a client, or waits for room to answer it first.
@@ -697,14 +652,9 @@ impl Source {
     }
 }
 
-fn reserve() -> Option<OwnedFd> {
-    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
-}
-
 /// Tokens are counted from 0 and never get this far.
 const VALUE_BITS: u32 = 56;
 const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 const FIRST_CLIENT: u32 = 1;
 const EVENTS_PER_TURN: usize = 256;
-const ACCEPTS_PER_TURN: usize = 64;
 const SETTLE_EVERY: Duration = Duration::from_millis(500);

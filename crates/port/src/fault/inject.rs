@@ -95,6 +95,12 @@ impl PortFaults {
         }
     }
 
+    /// Whether the port is still there.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.injector.strong_count() > 0
+    }
+
     /// As [`Port::inject`](crate::Port::inject); whether the port is still there.
     ///
     /// # Errors

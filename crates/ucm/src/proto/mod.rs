@@ -21,6 +21,7 @@
 
 mod changes;
 mod codec;
+mod devices;
 mod reply;
 mod request;
 mod statistics;
@@ -29,9 +30,10 @@ mod tests;
 
 pub use changes::{DeviceChange, DeviceChangeKind};
 pub use codec::Malformed;
+pub use devices::{DeviceInfo, DevicePage};
 pub use reply::{
-    BacklogInfo, ClientInfo, DeviceInfo, DevicePage, Hello, HostInfo, IdInfo, IdPage, PortInfo,
-    Refusal, RefusalCode, Reply, WriteReply,
+    BacklogInfo, ClientInfo, Hello, HostInfo, IdInfo, IdPage, PortInfo, Refusal, RefusalCode,
+    Reply, WriteReply,
 };
 pub use request::{Acknowledged, DeviceFault, InjectFaults, Request, WriteBatch, WriteItem};
 pub use statistics::{DeviceCounters, MAX_PAGE_FILE, Page, StatisticsPage};
