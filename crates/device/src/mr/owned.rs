@@ -57,28 +57,28 @@ impl OwnedMemory {
             return true;
         };
         let tail_len = (offset + last) % WORD + 1;
-        let (mut body, tail) = data.split_at(data.len().saturating_sub(tail_len));
-        // SAFETY: `offset + data.len()` is within the allocation, which `self` keeps alive, and all that follows stays
-        // within those bytes. `data` does not overlap them: no reference to these bytes may exist while the device may
-        // write them, by the promise of whoever made the reference. The region's guard, or the owner of the work request
-        // that names the bytes, keeps all other accesses away.
+        let (body, tail) = data.split_at(data.len().saturating_sub(tail_len));
+        let (head, body) = body.split_at(body.len().min((LINE - offset % LINE) % LINE));
+        let lines = body.chunks_exact(LINE);
+        let rest = lines.remainder();
+        // SAFETY: `offset + data.len()` is within the allocation, which `self` keeps alive, and the parts of `data` follow
+        // each other within those bytes. `data` does not overlap them: no reference to these bytes may exist while the
+        // device may write them, by the promise of whoever made the reference. The region's guard, or the owner of the work
+        // request that names the bytes, keeps all other accesses away.
         unsafe {
             let mut to = self.start.as_ptr().add(offset);
-            let mut line = (LINE - offset % LINE).min(body.len());
-            while !body.is_empty() {
-                if line == LINE {
-                    // A copy of a length that the compiler knows is a few moves.
-                    to.copy_from_nonoverlapping(body.as_ptr(), LINE);
-                } else {
-                    to.copy_from_nonoverlapping(body.as_ptr(), line);
-                }
+            to.copy_from_nonoverlapping(head.as_ptr(), head.len());
+            to = to.add(head.len());
+            for line in lines {
                 // No instruction on x86-64: stores are seen in order there.
                 fence(Ordering::Release);
-                to = to.add(line);
-                body = &body[line..];
-                line = LINE.min(body.len());
+                // A copy of a length that the compiler knows is a few moves.
+                to.copy_from_nonoverlapping(line.as_ptr(), LINE);
+                to = to.add(LINE);
             }
-            store_tail(to, tail);
+            fence(Ordering::Release);
+            to.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+            store_tail(to.add(rest.len()), tail);
         }
         true
     }

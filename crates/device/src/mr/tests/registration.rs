@@ -11,8 +11,8 @@ use rustix::mm::MprotectFlags;
 use super::keys::index_of;
 use super::*;
 use crate::context::{Context, DeviceInfo, DeviceLimits};
-use crate::{Endpoint, PortSource};
 use crate::pd::Pd;
+use crate::{Endpoint, PortSource};
 
 /// A host without a port: no queue pair is made here.
 struct NoPort;
