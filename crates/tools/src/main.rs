@@ -20,6 +20,7 @@ mod explain;
 mod failure;
 mod host;
 mod man;
+mod memory;
 mod ping;
 mod progress;
 mod ps;

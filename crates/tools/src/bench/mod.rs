@@ -36,12 +36,12 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
-    group(ArgGroup::new("side").args(["server", "address", "local", "join"]).required(true)),
+    group(ArgGroup::new("side").args(["server", "address", "local"]).required(true)),
     after_help = "Examples:\n  oarlock bench send --local                                both sides, as two processes of this machine\n  oarlock bench write --local --size 1048576 --mode event\n  oarlock bench send --local --lat --size 64                one message after the other: half round trips\n  oarlock bench send --local --path tcp                     the same by TCP sockets\n  oarlock bench --server                                    serves one client, elsewhere too, and ends; its client:\n  oarlock bench read 192.0.2.7 --size 65536 --qps 4 --seconds 10 --json\n\nMessages are filled with words that follow from their number and position, and compared on arrival (send, read, --lat), or in memory at the end (write, atomic); that is included in what is measured, and --no-check leaves it out. Of reliable services a message counts when it is acknowledged; of the others, and of TCP, when it has arrived. The time is that after a warm-up of a tenth.\nlat_us: with --lat, send and write are sent to and fro, and half of that counts, as in perftest; else the time from posting a request to its completion.\nExit status 0 when all was done and every content was right."
 )]
 pub(crate) struct Options {
     /// What is measured
-    #[arg(value_enum, value_name = "OP", required_unless_present_any = ["server", "join"])]
+    #[arg(value_enum, value_name = "OP", required_unless_present = "server")]
     op: Option<Op>,
     /// Is the requesting side, for a server at this address
     #[arg(value_name = "ADDRESS", requires = "op")]
@@ -52,41 +52,38 @@ pub(crate) struct Options {
     /// Is both sides: two processes on this machine, over its loopback interface
     #[arg(long, requires = "op")]
     local: bool,
-    /// As --server, and calls the client
-    #[arg(long, value_name = "ADDRESS", hide = true)]
-    join: Option<SocketAddr>,
     /// The server's TCP port for the two sides' agreement
-    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 18515, conflicts_with_all = ["local", "join"])]
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 18515, conflicts_with = "local")]
     port: u16,
     /// The transport service [default: rc]
-    #[arg(long, value_enum, conflicts_with_all = ["server", "join"])]
+    #[arg(long, value_enum, conflicts_with = "server")]
     transport: Option<Transport>,
     /// How the bytes get there [default: udp]
-    #[arg(long, value_enum, conflicts_with_all = ["server", "join"])]
+    #[arg(long, value_enum, conflicts_with = "server")]
     path: Option<Path>,
     /// How both sides wait [default: poll]
-    #[arg(long, value_enum, conflicts_with_all = ["server", "join"])]
+    #[arg(long, value_enum, conflicts_with = "server")]
     mode: Option<Mode>,
     /// Which atomic operation [default: fadd]
-    #[arg(long, value_enum, conflicts_with_all = ["server", "join"])]
+    #[arg(long, value_enum, conflicts_with = "server")]
     atomic: Option<Atomic>,
     /// Bytes in a message [default: 65536; with --lat 64, of datagrams 1024, of atomics 8]
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["server", "join"], value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, value_name = "BYTES", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     size: Option<u32>,
     /// Queue pairs, or TCP connections, at once [default: 1]
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["server", "join"], value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "COUNT", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=256))]
     qps: Option<u32>,
     /// Work requests outstanding on each [default: 128, fewer of large messages; with --lat 1]
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["server", "join"], value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "COUNT", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: Option<u32>,
     /// How long is measured, from 0.1 [default: 2]
-    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["server", "join"], value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "server", value_parser = seconds)]
     seconds: Option<f64>,
     /// Times one message after the other, in place of as many as the window allows
-    #[arg(long, conflicts_with_all = ["server", "join"])]
+    #[arg(long, conflicts_with = "server")]
     lat: bool,
     /// Neither fills nor compares messages
-    #[arg(long, conflicts_with_all = ["server", "join"])]
+    #[arg(long, conflicts_with = "server")]
     no_check: bool,
     /// Prints the result as one JSON object, and everything else to standard error
     #[arg(long)]
@@ -97,7 +94,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(options.json);
     let ending = Ending::register().map_err(system("signals"))?;
-    if options.server || options.join.is_some() {
+    if options.server {
         return serve(options, &ending, lines);
     }
     let plan = options.plan()?;
@@ -257,9 +254,14 @@ fn host_for(plan: &Plan) -> Result<Option<Host>, Failure> {
 
 /// The server's part.
 fn serve(options: &Options, ending: &Ending, lines: Lines) -> Result<(), Failure> {
-    let control = match options.join {
-        Some(address) => Control::dial(address)?,
-        None => {
+    let control = match std::env::var(JOIN_VARIABLE) {
+        Ok(address) => {
+            let address = address
+                .parse()
+                .map_err(|_| Failure::Usage(format!("{JOIN_VARIABLE}={address}: no address")))?;
+            Control::dial(address)?
+        }
+        Err(_) => {
             let any = crate::cmatose::any_address(options.port);
             let listener = TcpListener::bind(any).map_err(control::conversation)?;
             let address = listener.local_addr().map_err(control::conversation)?;
@@ -385,7 +387,8 @@ impl Other {
     fn start(address: SocketAddr) -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(system("the path of this program"))?;
         let child = Command::new(program)
-            .args(["bench", "--join", &address.to_string(), "--json"])
+            .args(["bench", "--server", "--json"])
+            .env(JOIN_VARIABLE, address.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -450,6 +453,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Of the process that `--local` starts: whom it calls, in place of waiting for a client.
+const JOIN_VARIABLE: &str = "OARLOCK_BENCH_JOIN";
 const DEFAULT_SECONDS: f64 = 2.0;
 /// A server compares up to a gigabyte before it reports.
 const REPORT_PATIENCE: Duration = Duration::from_secs(60);

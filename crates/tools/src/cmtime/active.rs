@@ -1,6 +1,5 @@
 //! The active side: takes the times.
 
-use super::memory;
 use super::statistics::{Phase, STEPS, Timing, per_second};
 use crate::connections::Devices;
 use crate::failure::{Failure, NOBODY_ANSWERS};
@@ -88,8 +87,8 @@ pub(super) fn run(host: &Host, destination: SocketAddr, load: Load) -> Result<Ti
     if load.live > 0 {
         let service = host::traffic(host)?.pid;
         let (own_before, service_before) = (
-            memory::resident(std::process::id())?,
-            memory::resident(service)?,
+            crate::memory::resident(std::process::id())?,
+            crate::memory::resident(service)?,
         );
         idle.set_up(&mut devices)?;
         if let Some(failure) = idle.first_failure {
@@ -98,8 +97,8 @@ pub(super) fn run(host: &Host, destination: SocketAddr, load: Load) -> Result<Ti
             )));
         }
         let (own, other) = (
-            memory::resident(std::process::id())?,
-            memory::resident(service)?,
+            crate::memory::resident(std::process::id())?,
+            crate::memory::resident(service)?,
         );
         let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(load.live);
         timing.live = Some(load.live);

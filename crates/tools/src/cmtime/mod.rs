@@ -4,7 +4,6 @@
 //! figures are not mixed with another's.
 
 mod active;
-mod memory;
 mod passive;
 mod statistics;
 

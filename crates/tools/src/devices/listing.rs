@@ -67,7 +67,7 @@ impl Device {
         Self {
             index: info.index,
             name: info.name.clone(),
-            guid: info.guid.to_string(),
+            guid: groups(&info.guid.0.to_be_bytes()),
             interface: interface.interface.clone(),
             ifindex: info.ifindex,
             transport: "RoCEv2 (UDP port 4791)",
@@ -90,7 +90,7 @@ impl Device {
                 .enumerate()
                 .map(|(index, gid)| Entry {
                     index,
-                    gid: in_full(gid.0),
+                    gid: groups(&gid.0),
                     r#type: "RoCE v2",
                     address: gid.to_ip(),
                 })
@@ -138,9 +138,9 @@ impl Device {
     }
 }
 
-/// Eight groups of four digits.
-fn in_full(gid: [u8; 16]) -> String {
-    let groups: Vec<String> = gid
+/// Groups of four digits.
+fn groups(bytes: &[u8]) -> String {
+    let groups: Vec<String> = bytes
         .chunks_exact(2)
         .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]))
         .collect();
@@ -174,6 +174,6 @@ mod tests {
             );
         }
         let gid = oarlock_wire::Gid::from_ip("192.0.2.1".parse().unwrap());
-        assert_eq!(in_full(gid.0), "0000:0000:0000:0000:0000:ffff:c000:0201");
+        assert_eq!(groups(&gid.0), "0000:0000:0000:0000:0000:ffff:c000:0201");
     }
 }

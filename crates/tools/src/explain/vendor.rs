@@ -200,6 +200,18 @@ pub(super) const TABLE: Table = Table {
             "flushed: the device is gone or has failed",
             "open the device anew when it is back; the host service may have ended",
         ),
+        entry(
+            0x406,
+            "FLUSHED_BY_FAULT_RULE",
+            "flushed: a fault rule put the queue pair into the error state",
+            "a rule of OARLOCK_FAULT, or of oarlock run --fault, asked for it",
+        ),
+        entry(
+            0x407,
+            "FLUSHED_BY_OVERRUN",
+            "flushed: a completion queue of the queue pair had no room",
+            "make completion queues as large as the requests that may be outstanding on all their queue pairs, or poll more often",
+        ),
     ],
 };
 

@@ -1,10 +1,11 @@
 //! `oarlock soak`: keeps connections up and busy, whatever happens to the other side. Hidden: it is what `accept/chaos.sh`
-//! kills and starts again.
+//! kills and starts again, and what `accept/soak.sh` lets move data ([`data`]).
 //!
 //! The client keeps a number of connections: one that ends, or is not made, is tried again after a pause. On those that
 //! are up it sends messages, which the server sends back and the client compares. Both go on until SIGINT or SIGTERM.
 
 mod client;
+mod data;
 mod server;
 
 use crate::failure::{Failure, system};
@@ -19,7 +20,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
-    after_help = "Examples:\n  oarlock soak server --port 7471\n  oarlock soak client 127.0.0.1:7471 -c 500"
+    after_help = "Examples:\n  oarlock soak server --port 7471\n  oarlock soak client 127.0.0.1:7471 -c 500\n  oarlock soak data --seconds 120 --loss 0.01"
 )]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -42,6 +43,66 @@ enum Side {
         #[arg(short = 'c', value_name = "CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=30_000))]
         connections: u32,
     },
+    /// Moves data both ways by every operation, between two processes, while packets are lost
+    Data {
+        /// How long
+        #[arg(long, default_value_t = 10.0, value_parser = seconds)]
+        seconds: f64,
+        /// How many connections at once
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+        connections: u32,
+        /// Of the operations and of the faults
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        #[command(flatten)]
+        faults: Faults,
+        /// Is the accepting process
+        #[arg(long, hide = true)]
+        accept: Option<SocketAddr>,
+    },
+}
+
+/// Faults that are injected into both processes.
+#[derive(Clone, Debug, Default, Args)]
+struct Faults {
+    /// The share of packets that is lost in each direction, from 0 to 0.5
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    loss: f64,
+    /// Another rule, as of `OARLOCK_FAULT`; may be given several times
+    #[arg(long, value_name = "RULE")]
+    fault: Vec<String>,
+}
+
+impl Faults {
+    /// All of them, as one text.
+    fn rules(&self) -> String {
+        let mut rules = self.fault.clone();
+        if self.loss > 0.0 {
+            rules.push(format!("drop:p={}", self.loss));
+        }
+        rules.join(";")
+    }
+
+    fn pass_on(&self, command: &mut std::process::Command) {
+        command.args(["--loss", &self.loss.to_string()]);
+        for rule in &self.fault {
+            command.args(["--fault", rule]);
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=0.5).contains(&share) => Ok(share),
+        _ => Err("give a share, from 0 to 0.5".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=1e6).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds, from 0.1 to 1000000".to_owned()),
+    }
 }
 
 /// Bytes in a message.
@@ -55,8 +116,33 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let lines = Lines::new(true);
     let ending = Ending::register().map_err(system("signals"))?;
+    if let Side::Data {
+        seconds,
+        connections,
+        seed,
+        faults,
+        accept,
+    } = &options.side
+    {
+        let plan = data::Plan {
+            seconds: *seconds,
+            connections: *connections,
+            seed: *seed,
+        };
+        if let Some(address) = accept {
+            let moved = data::serve(faults, plan, *address, lines)?;
+            return report::print_json("soak", true, &moved);
+        }
+        let done = data::run(faults, plan, &ending, lines)?;
+        report::print_json("soak", done.complaint.is_none(), &done)?;
+        return match done.complaint {
+            None => Ok(()),
+            Some(complaint) => Err(Failure::Result(complaint)),
+        };
+    }
     let host = crate::host::open()?;
     match &options.side {
+        Side::Data { .. } => unreachable!("it is done above"),
         Side::Server { port } => {
             let mut counts = server::Counts::default();
             let result = server::run(&host, *port, &ending, lines, &mut counts);

@@ -136,7 +136,7 @@ fn what_cannot_be_measured_is_wrong_usage() {
             "--lat with --qps 2",
         ),
         (&["bench", "--server", "--size", "8"], "--size"),
-        (&["bench", "send"], "required"),
+        (&["bench", "send"], "--local"),
         (&["bench", "send", "--local", "--size", "0"], "0"),
     ] {
         let output = oarlock(arguments);
@@ -185,7 +185,7 @@ fn devices_are_shown_with_their_statistics() {
         (&"active".into(), &4096.into())
     );
     assert_eq!(device["gids"][0]["type"], "RoCE v2");
-    assert_eq!(device["limits"]["max_qp_rd_atom"], 128);
+    assert!(device["limits"]["max_qp_rd_atom"].as_u64() > Some(0), "{device}");
     let sent = device["statistics"]["sent_pkts"].as_u64().unwrap();
     assert!(sent > 0, "{device}");
 }

@@ -123,20 +123,6 @@ fn a_server_that_cannot_listen_has_served_nobody() {
     );
 }
 
-/// Another program's client, and another program's server, are told from those of rping by their first message.
-#[test]
-fn other_programs_are_told_apart() {
-    let Some(output) = inside(
-        "d=$(mktemp -d); $OARLOCK ping -s >$d/server 2>$d/err & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
-         $OARLOCK cmatose -s 127.0.0.1 -p 7174 >/dev/null 2>&1; wait $s; echo server $?; cat $d/err; rm -r $d",
-    ) else {
-        return;
-    };
-    let text = stdout(&output);
-    assert_line(&text, "server 1");
-    assert!(text.contains("those of rping have 16"), "{text}");
-}
-
 #[test]
 fn options_of_the_other_side_are_wrong_usage() {
     for arguments in [

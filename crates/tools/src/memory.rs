@@ -3,7 +3,7 @@
 use crate::failure::{Failure, system};
 
 /// Resident memory of a process in bytes, from `/proc/PID/status`.
-pub(super) fn resident(pid: u32) -> Result<u64, Failure> {
+pub(crate) fn resident(pid: u32) -> Result<u64, Failure> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(system("the memory of a process"))?;
     Ok(parse(&text).unwrap_or(0))
