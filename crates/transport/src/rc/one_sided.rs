@@ -1,7 +1,8 @@
 //! READ and atomics at the responder, and what arrives a second time.
 //!
 //! A READ is accepted when its request comes and carried out when its response packets are built, one by one, so that memory of
-//! any size is read without a copy of it being kept. An atomic is executed when it comes; its result is kept for repetitions,
+//! any size is read without a copy of it being kept; what the peer sent behind it may be executed before (a fence prevents that:
+//! IBA Vol. 1 ch. 10 "Ordering of work requests"). An atomic is executed when it comes; its result is kept for repetitions,
 //! as many results as the peer may have atomics outstanding. IBA Vol. 1 ch. 9 "RDMA READ", "Atomic operations", "Duplicate
 //! requests".
 

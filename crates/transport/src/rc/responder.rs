@@ -8,7 +8,7 @@
 //! | expected PSN, no receive buffer | RNR NAK | unchanged |
 //! | expected PSN, not allowed | a fatal NAK, see [`Refusal`] | error |
 //! | PSN seen before, SEND or WRITE | ACK if asked for | unchanged |
-//! | PSN seen before, READ | the data once more, read anew | unchanged |
+//! | PSN seen before, READ | the data once more, read anew; a NAK if that is not possible any more | unchanged |
 //! | PSN seen before, atomic | the result that was kept; without one, nothing | unchanged |
 //! | PSN after a gap | NAK sequence error, once until the gap is closed | unchanged |
 //!

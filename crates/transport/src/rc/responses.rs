@@ -176,6 +176,13 @@ impl Responses {
         }
     }
 
+    /// Answers so in place of the response that was to be sent next.
+    fn replace_front(&mut self, acknowledge: Acknowledge) {
+        let _ = self.pop();
+        self.acknowledges += 1;
+        self.queue.push_front(Response::Acknowledge(acknowledge));
+    }
+
     fn pop(&mut self) -> Option<Response> {
         let response = self.queue.pop_front()?;
         self.forget(&response);
@@ -318,11 +325,23 @@ impl Rc {
         Ok(len)
     }
 
-    /// Memory that was to be read is not there any more: the peer is told in place of the data, and of all that was to follow.
+    /// Memory that was to be read is not there any more: the peer is told in place of the data, and the connection ends. Not so
+    /// for a repetition: it may have been under way since before the peer gave its key back, and be answered to nobody.
     fn fail_read(&mut self, job: &ReadJob, error: MemoryError) {
-        self.responder.responses.clear();
-        if let Refusal::Fatal(fatal) = Refusal::remote_memory(error, None) {
-            self.respond(job.psn, Syndrome::Nak(fatal.nak));
+        let Refusal::Fatal(fatal) = Refusal::remote_memory(error, None) else {
+            return;
+        };
+        let nak = Syndrome::Nak(fatal.nak);
+        if job.is_repetition {
+            let nak = Acknowledge {
+                psn: job.psn,
+                syndrome: nak,
+                msn: self.responder.msn,
+            };
+            self.responder.responses.replace_front(nak);
+        } else {
+            self.responder.responses.clear();
+            self.respond(job.psn, nak);
             self.end(&fatal);
         }
     }

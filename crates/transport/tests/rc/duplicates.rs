@@ -1,7 +1,7 @@
 //! Requests that arrive twice: executed once, answered as often as asked.
 
 use oarlock_transport::{Counter, QpState, SendOp, WcStatus};
-use oarlock_wire::{Opcode, Packet};
+use oarlock_wire::{NakCode, Opcode, Packet, Syndrome};
 
 use crate::forge::{self, atomic_eth, header, outline, reth};
 use crate::pair::{A, B, Pair, Setup, psn};
@@ -109,6 +109,30 @@ fn a_read_that_is_asked_again_while_it_is_answered_starts_from_there() {
         (Opcode::RC_ACKNOWLEDGE, 0x104),
     ];
     assert_eq!(outline(&rest), expected);
+}
+
+/// A request that the network has kept arrives once more when the peer has long given its key back: no fault of anybody.
+#[test]
+fn a_repeated_read_whose_key_is_gone_ends_nothing() {
+    let (mut pair, remote) = offering(2);
+    forge::deliver(&mut pair, B, &read_at(0x100, remote, 0, 300));
+    let _ = forge::sent(&mut pair, B);
+    oarlock_transport::Memory::invalidate(&mut pair.hosts[B].memory, remote.rkey).unwrap();
+    pair.hosts[B].recv(20, 10);
+    forge::deliver(&mut pair, B, &read_at(0x100, remote, 0, 300));
+    forge::request(&mut pair, &header(B, Opcode::RC_SEND_ONLY, 0x102), b"x");
+    let answers = forge::sent(&mut pair, B);
+    let expected = [
+        (Opcode::RC_ACKNOWLEDGE, 0x100),
+        (Opcode::RC_ACKNOWLEDGE, 0x102),
+    ];
+    assert_eq!(outline(&answers), expected);
+    let syndrome = Packet::parse(&answers[0]).unwrap().aeth.unwrap().syndrome;
+    assert_eq!(syndrome, Syndrome::Nak(NakCode::REMOTE_ACCESS_ERROR));
+    pair.drain_both();
+    assert_eq!(pair.hosts[B].rc.state(), QpState::Rts);
+    assert_eq!(pair.hosts[B].outcomes(), [(20, WcStatus::SUCCESS)]);
+    assert_eq!(pair.hosts[B].events, [oarlock_transport::QpEvent::CommEst]);
 }
 
 #[test]
