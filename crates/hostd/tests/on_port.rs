@@ -2,7 +2,7 @@
 
 mod support;
 
-use oarlock_hostd::{Error, Host};
+use oarlock_hostd::{Error, Host, Injection};
 use oarlock_port::{Batch, fdpass, netlink};
 use oarlock_sim::not_run;
 use oarlock_ucm::client;
@@ -239,11 +239,15 @@ fn a_forked_child_is_played() {
         return;
     }
     let host = Host::join().unwrap();
-    let _slot = host.take_slot().unwrap();
+    // Faults that hold packets have a thread, which the child does not have and must not wait for.
+    let rules = Injection::Rules("delay:us=1000".parse().unwrap());
+    host.inject(rules, None).unwrap();
+    let slot = host.take_slot().unwrap();
     // SAFETY: the child only makes calls that are refused before they take a lock that another thread might have held,
-    // writes to its standard output, and sleeps until it is killed.
+    // closes its copy of the slot, writes to its standard output, and sleeps until it is killed.
     match unsafe { libc::fork() } {
         0 => {
+            drop(slot);
             let forked = matches!(host.devices(), Err(Error::Forked { .. }));
             say(if forked { "forked" } else { "not refused" });
             std::thread::sleep(std::time::Duration::from_secs(60));

@@ -4,6 +4,7 @@
 
 use super::inject::{Held, Outlet, Way};
 use crate::counters::Counter;
+use crate::fork;
 use crate::thread::spawn_without_signals;
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Hold {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    fork_generation: u32,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,7 @@ struct Waiter {
 impl Hold {
     /// Starts the thread.
     pub(super) fn start(outlet: Arc<dyn Outlet>) -> io::Result<Self> {
+        fork::install()?;
         let shared = Arc::new(Shared::default());
         let for_thread = Arc::clone(&shared);
         let thread = spawn_without_signals("oarlock-fault", move || {
@@ -54,6 +57,7 @@ impl Hold {
         Ok(Self {
             shared,
             thread: Some(thread),
+            fork_generation: fork::generation(),
         })
     }
 
@@ -110,6 +114,10 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        // A forked child has neither the thread nor, maybe, the lock.
+        if fork::generation() != self.fork_generation {
+            return;
+        }
         self.shared.lock().is_over = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {

@@ -55,7 +55,8 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Acquire)
 }
 
-fn install() -> io::Result<()> {
+/// Counts forks from now on at the latest.
+pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = INSTALLED.get_or_init(|| {
         let null = OwnedFd::from(

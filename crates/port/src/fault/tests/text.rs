@@ -253,3 +253,34 @@ fn a_line_that_is_none_is_named() {
         assert_eq!((error.line, error.text.as_str()), (3, wrong));
     }
 }
+
+/// Any text is read or refused, never a panic, and what is read prints as a text that says the same.
+#[test]
+fn any_text_is_rules_a_record_or_neither() {
+    let rules = "drop:opcode=ack,p=0.25,seed=9;delay:psn=0xfffff0-0x10,us=70,direction=tx;corrupt:field=icrc,qpn=1-2,count=3;rnr:after=1";
+    let record = "# oarlock fault record 1\n3 rx rc_acknowledge qpn=0x020011 psn=0x0003e8 corrupt=40.3 qp=1\n12 tx 0xff qpn=0x000001 psn=0xffffff delay=70 qp=2\n";
+    let bytes = *b"\0 -,;:=.0x9\n\xffae";
+    let (mut read, mut tried) = (0, 0);
+    for (is_record, text) in [(false, rules), (true, record)] {
+        for place in 0..text.len() {
+            for byte in bytes {
+                for cut in [false, true] {
+                    let mut changed = text.as_bytes().to_vec();
+                    changed[place] = byte;
+                    if cut {
+                        changed.truncate(place + 1);
+                    }
+                    let changed = String::from_utf8_lossy(&changed);
+                    tried += 1;
+                    if is_record {
+                        read += usize::from(Faults::replay(&changed, false).is_ok());
+                    } else if let Ok(rules) = changed.parse::<Rules>() {
+                        read += 1;
+                        assert_eq!(rules.to_string().parse::<Rules>().as_ref(), Ok(&rules));
+                    }
+                }
+            }
+        }
+    }
+    assert!(read > 100 && tried > read, "{read} of {tried}");
+}
