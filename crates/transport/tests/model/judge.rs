@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use oarlock_transport::{
-    AtomicOp, Completion, QpEvent, QpState, RcKind, SendOp, WcOpcode, WcStatus,
+    AtomicOp, Completion, QpEvent, QpState, RcKind, SendOp, VendorError, WcOpcode, WcStatus,
 };
 
 use crate::engine::Engine;
@@ -30,6 +30,16 @@ pub(crate) fn judge(world: &mut World<'_>) -> Verdict {
         })?;
         for flaw in flaws {
             world.tally.flaw(flaw);
+        }
+    }
+    for wc in world
+        .dirs
+        .iter()
+        .flat_map(|dir| dir.send_wcs.iter().chain(&dir.recv_wcs))
+    {
+        let says_why = wc.vendor_err != VendorError::NONE;
+        if wc.status.is_success() == says_why || !wc.status.is_success() && !wc.solicited {
+            return Err(format!("{wc:?}"));
         }
     }
     if !world.is_clean && !has_root_cause(world) {
@@ -308,7 +318,7 @@ impl<'a> Judge<'a> {
             }
             let packets = op.len.div_ceil(self.mtu()).max(1);
             let fetches_nothing = self.flaw(index) == Some(Flaw::Unmapped) && op.is_read();
-            let effective = match effective_packets(flaw, packets) {
+            let effective = match effective_packets(op, flaw, packets) {
                 _ if fetches_nothing => 0,
                 // A WRITE with immediate needs its buffer with its last packet, a SEND with its first.
                 count if waits && op.is_write() => count.min(packets - 1),
@@ -490,7 +500,9 @@ impl<'a> Judge<'a> {
         let op = &self.dir.ops[index];
         let is_legitimate = match status {
             WcStatus::RETRY_EXC_ERR => {
-                peer_is_dead || !setup.is_perfect() && (setup.retry < 7 || setup.cut.is_some())
+                // A responder keeps as many results of atomics as it said, and has none to repeat beyond.
+                let may_give_up = setup.retry < 7 || setup.cut.is_some() || is_outnumbered;
+                peer_is_dead || !setup.is_perfect() && may_give_up
             }
             WcStatus::RNR_RETRY_EXC_ERR => {
                 setup.rnr_retry < 7 && (self.dir.starved || self.responder.has_refused)
@@ -616,8 +628,10 @@ fn status_of(flaw: Flaw, op: &Op) -> Option<WcStatus> {
 }
 
 /// Packets of a flawed request that may have an effect.
-const fn effective_packets(flaw: Option<Flaw>, packets: usize) -> usize {
+fn effective_packets(op: &Op, flaw: Option<Flaw>, packets: usize) -> usize {
     match flaw {
+        // A long READ is asked for in pieces, each looked at by itself.
+        Some(Flaw::OutOfBounds) if op.is_read() => packets,
         None | Some(Flaw::BadSource | Flaw::TooLong | Flaw::BadBuffer | Flaw::BadInvalidation) => {
             packets
         }

@@ -26,7 +26,7 @@ use tally::Tally;
 use world::{Verdict, World, engines};
 
 /// Lives of one pair.
-const LIVES: usize = 3;
+const LIVES: usize = 12;
 
 /// Runs one seed: a pair that is connected, lives, fails or not, and is connected again.
 fn run(seed: u64, plant: Option<Plant>, tally: &mut Tally) -> Verdict {

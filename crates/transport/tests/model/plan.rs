@@ -425,7 +425,7 @@ impl Director {
             remote: 0,
         };
         let choices: &[usize] = if kind.is_reliable() {
-            &[0, 0, 1, 2, 3, 3, 4, 5, 5, 6, 7, 8, 8, 9]
+            &[0, 0, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 8, 8, 8, 9, 9]
         } else if kind.is_uc() {
             &[0, 1, 3, 3, 4, 8, 9]
         } else {
@@ -451,7 +451,7 @@ impl Director {
         }
         self.local(rng, setup, &mut op, own, flawed);
         if flawed && op.flaw.is_none() && !op.is_local() {
-            if kind == Kind::Xrc && rng.chance(0.5) && op.consumes() {
+            if kind == Kind::Xrc && op.consumes() {
                 op.queue = 77;
                 op.flaw = Some(Flaw::NoSuchQueue);
             } else if kind.is_ud() {
@@ -492,7 +492,8 @@ impl Director {
         if op.is_local() {
             return;
         }
-        let wants_flaw = flawed && op.flaw.is_none() && op.len > 0 && rng.chance(0.5);
+        let likely = if op.brings() { 0.9 } else { 0.5 };
+        let wants_flaw = flawed && op.flaw.is_none() && op.len > 0 && rng.chance(likely);
         if !op.brings() && op.len <= 64 && rng.chance(0.4) && !wants_flaw {
             let mut bytes = vec![0; op.len];
             rng.fill(&mut bytes);
@@ -583,7 +584,7 @@ impl Director {
         if !granted {
             op.flaw = Some(Flaw::NotGranted);
         }
-        let may_fail = flawed && granted && len > 0 && rng.chance(0.7);
+        let may_fail = flawed && granted && len > 0 && rng.chance(0.65);
         let start = if atomic {
             8 * rng.index(WORDS)
         } else if setup.kind.is_uc() {
@@ -608,17 +609,22 @@ impl Director {
             } else {
                 REMOTE.len() - len + 1
             };
-            let (flaw, at) = match rng.below(6) {
-                0 => (Flaw::UnknownKey, address(start, 0xDEAD_BEEF)),
-                1 => (Flaw::NoRight, address(start, other)),
-                2 => (Flaw::OutOfBounds, address(outside, peer.full)),
-                3 if len <= HOLE.len() => (Flaw::Unmapped, address(0, peer.hole)),
-                4 => match self.stale {
-                    Some(key) => (Flaw::StaleKey, address(start, key)),
-                    None => (Flaw::UnknownKey, address(start, 0x0000_0100)),
-                },
-                _ => (Flaw::NoRight, address(start, peer.private)),
+            let choice = if self.stale.is_some() && rng.chance(0.6) {
+                4
+            } else {
+                rng.below(6)
             };
+            let (flaw, at) = match (choice, self.stale) {
+                (0, _) => (Flaw::UnknownKey, address(start, 0xDEAD_BEEF)),
+                (1, _) => (Flaw::OutOfBounds, address(outside, peer.full)),
+                (2, _) if len <= HOLE.len() => (Flaw::Unmapped, address(0, peer.hole)),
+                (3, _) => (Flaw::NoRight, address(start, peer.private)),
+                (4.., Some(key)) => (Flaw::StaleKey, address(start, key)),
+                _ => (Flaw::NoRight, address(start, other)),
+            };
+            if flaw == Flaw::OutOfBounds {
+                op.remote = REMOTE.start + outside;
+            }
             op.flaw = Some(flaw);
             return at;
         }
@@ -669,6 +675,7 @@ impl Director {
             } else if flawed && granted && !atomic && len > 1 && size + 1 < REMOTE.len() - first {
                 // One byte too far.
                 addr += (room - within + 1) as u64;
+                op.remote += room - within + 1;
                 op.flaw = Some(Flaw::OutOfBounds);
             }
             let rkey = RKey(win.key);

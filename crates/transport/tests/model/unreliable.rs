@@ -298,23 +298,21 @@ fn writes(
         if !op.is_write() {
             continue;
         }
+        if !matches!(op.flaw, None | Some(Flaw::BadSource)) {
+            // Nothing of it is placed, as the last comparison shows.
+            flaws.extend(op.flaw);
+            continue;
+        }
         let range = op.remote..op.remote + op.len;
         let must_be_whole = arrived[index]
             || is_strict
                 && op.flaw.is_none()
                 && ends[index] == End::Sent
                 && matches!(op.op, oarlock_transport::SendOp::Write(_));
-        let may_be_placed = matches!(op.flaw, None | Some(Flaw::BadSource));
         let bytes = data(world, side, op);
         let packets = op.len.div_ceil(mtu);
-        let counts: Vec<usize> = if must_be_whole {
-            vec![packets]
-        } else if may_be_placed {
-            (0..=packets).collect()
-        } else {
-            vec![0]
-        };
-        let found = counts.into_iter().find(|count| {
+        let fewest = if must_be_whole { packets } else { 0 };
+        let found = (fewest..=packets).find(|count| {
             let (placed, rest) = bytes.split_at((count * mtu).min(op.len));
             let (new, old) = actual[range.clone()].split_at(placed.len());
             let before = &world.initial[1 - side][range.clone()];
@@ -326,9 +324,6 @@ fn writes(
         };
         let len = (count * mtu).min(op.len);
         model[op.remote..op.remote + len].copy_from_slice(&bytes[..len]);
-        if !may_be_placed {
-            flaws.extend(op.flaw);
-        }
     }
     if model[REMOTE] == actual[REMOTE] {
         Ok(())

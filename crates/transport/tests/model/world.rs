@@ -635,6 +635,8 @@ impl<'a> World<'a> {
                     let (len, access) = (bind.len as usize, bind.access);
                     let state = WinState::Bound { start, len, access };
                     self.settle_window(side, bind.rkey.0, state);
+                    // What a window of type 1 was bound to before.
+                    self.directors[1 - side].outdate(bind.window.0);
                 }
                 Some(SendOp::LocalInvalidate(key)) if wc.status.is_success() => {
                     self.settle_window(side, key.0, WinState::Free);
