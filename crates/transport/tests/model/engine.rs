@@ -1,10 +1,13 @@
 //! One queue pair of any kind, behind one face.
 
+use oarlock_sim::Rng;
 use oarlock_transport::{
-    AttrMask, Completion, Error, Memory, PacketBuf, QpAttr, QpEvent, QpState, Rc, RcKind, RecvWr,
-    SendWr, Transmit, Uc, Ud,
+    AttrMask, Completion, Error, Memory, PacketBuf, QpAttr, QpEvent, QpState, Rc, RcConfig, RcKind,
+    RecvWr, SendWr, Transmit, Uc, UcConfig, Ud, UdConfig,
 };
-use oarlock_wire::{AddressVector, Gid, Time};
+use oarlock_wire::{AddressVector, Gid, Qpn, Time};
+
+use crate::plan::{Kind, Setup};
 
 #[derive(Debug)]
 pub(crate) enum Engine {
@@ -143,4 +146,72 @@ impl Engine {
 
 pub(crate) fn gid(side: usize) -> Gid {
     Gid::from_ip([10, 0, 0, 1 + side as u8].into())
+}
+
+/// The number of a queue pair.
+pub(crate) fn qpn(link: usize, side: usize) -> Qpn {
+    Qpn::truncate((0x10 + 2 * link + side) as u32)
+}
+
+/// Queue pairs of the kind, in state Reset.
+pub(crate) fn engines(rng: &mut Rng, kind: Kind, setup: &Setup) -> Vec<[Engine; 2]> {
+    let depths = [1 + rng.below(16) as u32, 1 + rng.below(16) as u32];
+    let links = if kind == Kind::Xrc { 2 } else { 1 };
+    let windows = [(); 2].map(|()| {
+        (
+            1 + rng.below(70) as u32,
+            1 + rng.below(70) as u32,
+            1 + rng.below(70) as u32,
+            rng.chance(0.5),
+            rng.chance(0.1),
+        )
+    });
+    let engine = |link: usize, side: usize| {
+        let qpn = qpn(link, side);
+        let shared_receives = kind.is_shared();
+        let (max_send_wr, max_recv_wr) = (depths[side], depths[1 - side]);
+        let (window, read_window, ack_interval, flow_control, sq_sig_all) = windows[side];
+        if kind.is_reliable() {
+            let kind = match kind {
+                Kind::Xrc if link == side => RcKind::XrcInitiator,
+                Kind::Xrc => RcKind::XrcTarget,
+                _ => RcKind::Rc,
+            };
+            Engine::Rc(Box::new(Rc::new(RcConfig {
+                kind,
+                qpn,
+                max_send_wr,
+                max_recv_wr,
+                shared_receives,
+                window,
+                read_window,
+                ack_interval,
+                flow_control,
+                sq_sig_all,
+                ..RcConfig::default()
+            })))
+        } else if kind.is_uc() {
+            Engine::Uc(Box::new(Uc::new(UcConfig {
+                qpn,
+                max_send_wr,
+                max_recv_wr,
+                shared_receives,
+                sq_sig_all,
+                ..UcConfig::default()
+            })))
+        } else {
+            Engine::Ud(Box::new(Ud::new(UdConfig {
+                qpn,
+                max_send_wr,
+                max_recv_wr,
+                shared_receives,
+                sq_sig_all,
+                mtu: setup.mtu,
+                ..UdConfig::default()
+            })))
+        }
+    };
+    (0..links)
+        .map(|link| [engine(link, 0), engine(link, 1)])
+        .collect()
 }

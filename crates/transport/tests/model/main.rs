@@ -10,6 +10,8 @@
 //! `OARLOCK_SEEDS=N` runs N seeds, `OARLOCK_SEED=N` one; a seed that fails is printed. Each run prints what it has seen, and a run of
 //! all default seeds fails if it has not seen everything there is. That the judge finds faults is shown by planting some.
 
+mod cut;
+mod director;
 mod engine;
 mod judge;
 mod memory;
@@ -20,10 +22,11 @@ mod world;
 
 use oarlock_sim::{Rng, for_each_seed};
 
+use engine::engines;
 use memory::Plant;
 use plan::{Kind, Setup};
 use tally::Tally;
-use world::{Verdict, World, engines};
+use world::{Verdict, World};
 
 /// Lives of one pair.
 const LIVES: usize = 12;

@@ -10,8 +10,9 @@
 use oarlock_transport::{Completion, WcStatus};
 use oarlock_wire::Grh;
 
+use crate::cut::pieces;
 use crate::engine::{Engine, gid};
-use crate::judge::{check_received, check_success, pieces};
+use crate::judge::{check_received, check_success};
 use crate::plan::{Flaw, Kill, Op, RECV, REMOTE, Recv};
 use crate::world::{Direction, Verdict, World};
 

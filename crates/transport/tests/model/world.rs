@@ -4,18 +4,16 @@ use std::collections::BTreeMap;
 
 use oarlock_sim::{Clock, Network, Rng};
 use oarlock_transport::{
-    AttrMask, Completion, Error, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, Rc, RcConfig, RcKind,
-    RecvWr, SendData, SendOp, SendWr, Uc, UcConfig, Ud, UdConfig, UdDestination,
+    AttrMask, Completion, Error, MAX_PACKET_LEN, QpAttr, QpEvent, QpState, RcKind, RecvWr,
+    SendData, SendOp, SendWr, UdDestination,
 };
-use oarlock_wire::{
-    AddressVector, IbTimeout, Packet, Psn, QKey, Qpn, RetryCount, Srqn, Time, earliest,
-};
+use oarlock_wire::{AddressVector, IbTimeout, Packet, Psn, QKey, RetryCount, Srqn, Time, earliest};
 
-use crate::engine::{Engine, gid};
+use crate::director::{Buffers, Director};
+use crate::engine::{Engine, gid, qpn};
 use crate::memory::{Plant, Ram};
 use crate::plan::{
-    Buffers, Director, Flaw, Keys, Kill, Kind, Op, RECV, REMOTE, RESULT, Recv, SOURCE, Setup, Win,
-    WinState,
+    Flaw, Keys, Kill, Kind, Op, RECV, REMOTE, RESULT, Recv, SOURCE, Setup, Win, WinState,
 };
 use crate::tally::Tally;
 
@@ -77,73 +75,6 @@ pub(crate) struct World<'a> {
     /// Everything was done, and nothing failed.
     pub(crate) is_clean: bool,
     pub(crate) tally: &'a mut Tally,
-}
-
-/// Queue pairs of the kind, in state Reset.
-pub(crate) fn engines(rng: &mut Rng, kind: Kind, setup: &Setup) -> Vec<[Engine; 2]> {
-    let depths = [1 + rng.below(16) as u32, 1 + rng.below(16) as u32];
-    let links = if kind == Kind::Xrc { 2 } else { 1 };
-    let windows = [(); 2].map(|()| {
-        (
-            1 + rng.below(70) as u32,
-            1 + rng.below(70) as u32,
-            1 + rng.below(70) as u32,
-            rng.chance(0.5),
-            rng.chance(0.1),
-        )
-    });
-    let engine = |link: usize, side: usize| {
-        let qpn = qpn(link, side);
-        let shared_receives = kind.is_shared();
-        let (max_send_wr, max_recv_wr) = (depths[side], depths[1 - side]);
-        let (window, read_window, ack_interval, flow_control, sq_sig_all) = windows[side];
-        if kind.is_reliable() {
-            let kind = match kind {
-                Kind::Xrc if link == side => RcKind::XrcInitiator,
-                Kind::Xrc => RcKind::XrcTarget,
-                _ => RcKind::Rc,
-            };
-            Engine::Rc(Box::new(Rc::new(RcConfig {
-                kind,
-                qpn,
-                max_send_wr,
-                max_recv_wr,
-                shared_receives,
-                window,
-                read_window,
-                ack_interval,
-                flow_control,
-                sq_sig_all,
-                ..RcConfig::default()
-            })))
-        } else if kind.is_uc() {
-            Engine::Uc(Box::new(Uc::new(UcConfig {
-                qpn,
-                max_send_wr,
-                max_recv_wr,
-                shared_receives,
-                sq_sig_all,
-                ..UcConfig::default()
-            })))
-        } else {
-            Engine::Ud(Box::new(Ud::new(UdConfig {
-                qpn,
-                max_send_wr,
-                max_recv_wr,
-                shared_receives,
-                sq_sig_all,
-                mtu: setup.mtu,
-                ..UdConfig::default()
-            })))
-        }
-    };
-    (0..links)
-        .map(|link| [engine(link, 0), engine(link, 1)])
-        .collect()
-}
-
-fn qpn(link: usize, side: usize) -> Qpn {
-    Qpn::truncate((0x10 + 2 * link + side) as u32)
 }
 
 impl<'a> World<'a> {
