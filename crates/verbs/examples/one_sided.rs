@@ -46,7 +46,7 @@ use oarlock_verbs::{
 use oarlock_wire::{Gid, Mtu, Psn, Qpn, RKey};
 
 #[derive(Clone, Debug)]
-struct Options {
+pub(crate) struct Options {
     server: Option<String>,
     serves: bool,
     private: bool,
@@ -57,7 +57,7 @@ struct Options {
 }
 
 impl Options {
-    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
         let mut options = Self {
             server: None,
             serves: false,
@@ -96,7 +96,7 @@ impl Options {
 fn main() -> ExitCode {
     let outcome = Options::parse(std::env::args()).and_then(|options| {
         if options.private {
-            both_sides(&options)
+            run_private(&options)
         } else {
             run(&options, &Host::open()?)
         }
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
 }
 
 /// A server and a client on a host of this process's own, that meet at 127.0.0.1.
-fn both_sides(options: &Options) -> Result<u32, Box<dyn Error>> {
+pub(crate) fn run_private(options: &Options) -> Result<u32, Box<dyn Error>> {
     let host = Host::private()?;
     let server = Options {
         serves: true,

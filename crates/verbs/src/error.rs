@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// The host service refused, or is gone.
     #[error("{}{}", prefix_of(.0), .0)]
-    Host(#[from] hostd::Error),
+    Host(#[source] Box<hostd::Error>),
     /// A buffer is longer than an element of a work request can say.
     #[error("buffer of {given} bytes in a work request, at most {max}")]
     BufferTooLong {
@@ -55,6 +55,13 @@ pub enum Error {
     /// The device refused.
     #[error(transparent)]
     Device(#[from] device::Error),
+}
+
+impl From<hostd::Error> for Error {
+    fn from(error: hostd::Error) -> Self {
+        // So that a refused request, which is not of the host's, is small.
+        Self::Host(Box::new(error))
+    }
 }
 
 impl Error {

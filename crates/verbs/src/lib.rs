@@ -42,6 +42,9 @@
 //! - The device looks a region up by its key for every packet, checks domain, bounds and rights,
 //!   and completes a request only after the last byte has been placed. A completion can thus be
 //!   taken as proof that the buffers in it are the program's again.
+//! - Memory that peers may access by themselves ([`RemoteMemory`]) has no slice: the program reaches it by copies and words
+//!   that exclude the device, and gets a [`Buffer`] of it only when no peer has a right any more. A [`MemoryRegion`] that
+//!   is divided into buffers can have no right for peers.
 //! - Objects of different contexts or domains do not mix: a buffer of another protection domain is
 //!   no memory to the queue pair, and its request ends with a local protection error.
 //!
@@ -56,6 +59,170 @@
 //! # What it never does
 //! It never copies a buffer more often than the way to the socket needs, never places data into
 //! memory the program has not posted, and never drops a completion without an error.
+//!
+//! # Operations
+//! A [`SendRequest`] is one operation of the send queue. Besides SEND there are those on memory of the peer, which it
+//! offers as [`RemoteMemory`] and names to us by any means as a [`RemoteAddress`]:
+//!
+//! ```
+//! # use oarlock_verbs::*;
+//! # mod doctest { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/pair.rs")); }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let ((qp, cq), (peer, peer_cq)) = doctest::connected(QpInitAttr::default());
+//! # let next = || Ok::<_, Box<dyn std::error::Error>>(cq.wait_one(None)?.unwrap().ok()?);
+//! // The peer offers 4 KiB and tells us where.
+//! let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+//! let memory = RemoteMemory::new(peer.pd(), 4096, rights)?;
+//! let there: RemoteAddress = memory.at(1024);
+//!
+//! // WRITE: the peer learns nothing of it.
+//! let mut bytes = Buffer::new(qp.pd(), 13)?;
+//! bytes.copy_from_slice(b"written there");
+//! qp.post_send(SendRequest::write(1, bytes, there))?;
+//! assert_eq!(next()?.opcode, WcOpcode::RDMA_WRITE);
+//!
+//! // READ into a buffer of ours.
+//! qp.post_send(SendRequest::read(2, Buffer::new(qp.pd(), 7)?, there))?;
+//! assert_eq!(&next()?.buffers[0][..], b"written");
+//!
+//! // Atomics give the value before, in host byte order.
+//! let counter = memory.at(0);
+//! qp.post_send(SendRequest::fetch_add(3, Buffer::new(qp.pd(), 8)?, counter, 5))?;
+//! assert_eq!(next()?.buffers[0][..], 0_u64.to_ne_bytes());
+//! qp.post_send(SendRequest::compare_swap(4, Buffer::new(qp.pd(), 8)?, counter, 5, 100))?;
+//! assert_eq!(next()?.buffers[0][..], 5_u64.to_ne_bytes());
+//! assert_eq!(memory.load_u64(0)?, 100);
+//!
+//! // WRITE with immediate: takes a receive of the peer, and so tells it.
+//! peer.post_recv(7, Buffers::new())?;
+//! qp.post_send(SendRequest::write_imm(5, Inline(b"!"), memory.at(1024), 42))?;
+//! assert_eq!(peer_cq.wait_one(None)?.and_then(|told| told.imm), Some(42));
+//! # next()?;
+//!
+//! // In the end the peer has its bytes for itself again.
+//! let buffer = memory.into_buffer().map_err(|(_, error)| error)?;
+//! assert_eq!(&buffer[1024..1037], b"!ritten there");
+//! # Ok(()) }
+//! ```
+//!
+//! What a queue pair's peer may do is also a matter of the queue pair ([`QpAttr::access`]) and of how many READs and atomics
+//! both ends have agreed on ([`QpAttr::max_rd_atomic`], [`QpAttr::max_dest_rd_atomic`]). A refusal ends the connection, and
+//! [`Completion::vendor_err`] says which rule was broken.
+//!
+//! | | RC | UC | UD | XRC |
+//! |---|---|---|---|---|
+//! | SEND, with immediate | yes | yes | yes | yes |
+//! | SEND with invalidate | yes | | | yes |
+//! | WRITE, with immediate | yes | yes | | yes |
+//! | READ, atomics | yes | | | yes |
+//! | bind, local invalidate | yes | yes | | yes |
+//!
+//! [`QueuePair::batch`] posts several requests together or not at all; [`QueuePair::post_send_list`] posts as many as it can.
+//!
+//! # Memory windows
+//! A [`MemoryWindow`] opens a part of a [`RemoteMemory`] for a while, without registering anything anew. This one is taken
+//! away by the peer, with its last message:
+//!
+//! ```
+//! # use oarlock_verbs::*;
+//! # mod doctest { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/pair.rs")); }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let ((peer, peer_cq), (qp, cq)) = doctest::connected(QpInitAttr::default());
+//! let memory = RemoteMemory::new(qp.pd(), 4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+//! let window = MemoryWindow::new(qp.pd(), WindowType::Two)?;
+//! let key = window.next_key();
+//! qp.post_send(SendRequest::bind(1, &window, key, &memory, 100, 50, Access::REMOTE_WRITE))?;
+//! cq.wait_one(None)?.unwrap().ok()?;
+//!
+//! // Tell the peer the key. It writes, and gives the window back.
+//! qp.post_recv(2, Buffer::new(qp.pd(), 16)?)?;
+//! let there = RemoteAddress { addr: memory.at(100).addr, rkey: key };
+//! peer.post_send(SendRequest::write(1, Inline(b"through"), there).unsignaled())?;
+//! peer.post_send(SendRequest::send_invalidate(2, Inline(b"done"), key))?;
+//!
+//! let done = cq.wait_one(None)?.unwrap().ok()?;
+//! assert_eq!((done.message(), done.invalidated), (Some(&b"done"[..]), Some(key)));
+//! assert!(window.bound().is_none());
+//! // From here on the peer cannot change what is being looked at.
+//! let mut bytes = [0; 7];
+//! memory.read_at(100, &mut bytes)?;
+//! assert_eq!(&bytes, b"through");
+//! # peer_cq.wait_one(None)?.unwrap().ok()?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Shared receive queues
+//! Queue pairs that are made for a [`SharedReceiveQueue`] take its receives in turn, so that many idle connections need few
+//! buffers:
+//!
+//! ```
+//! # use oarlock_verbs::*;
+//! # mod doctest { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/pair.rs")); }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (peer, context) = doctest::contexts();
+//! # let pd = context.default_pd();
+//! # let peer_cq = CompletionQueue::new(&peer, 16)?;
+//! # let peer_qp = || QueuePair::create(&peer.default_pd(), &peer_cq, &peer_cq, QpInitAttr::default());
+//! let cq = CompletionQueue::new(&context, 64)?;
+//! let srq = SharedReceiveQueue::new(&pd, SrqInitAttr::default())?;
+//! let one = QueuePair::with_srq(&pd, &cq, &cq, &srq, QpInitAttr::default())?;
+//! let two = QueuePair::with_srq(&pd, &cq, &cq, &srq, QpInitAttr::default())?;
+//! # let (of_one, of_two) = (peer_qp()?, peer_qp()?);
+//! # doctest::connect(&one, &of_one);
+//! # doctest::connect(&two, &of_two);
+//! for buffer in MemoryRegion::new(&pd, 8 * 64, Access::LOCAL_WRITE)?.into_buffers(64) {
+//!     srq.post_recv(0, buffer)?;
+//! }
+//! // Tell us when fewer than four are left.
+//! srq.set_limit(4)?;
+//!
+//! of_two.post_send(SendRequest::inline(1, b"from the peer of two"))?;
+//! let received = cq.wait_one(None)?.unwrap().ok()?;
+//! assert_eq!((received.qpn, received.srq), (two.qpn(), Some(srq.id())));
+//! assert_eq!(received.message(), Some(&b"from the peer of two"[..]));
+//! # Ok(()) }
+//! ```
+//!
+//! # XRC
+//! With extended reliable connections one connection reaches all shared receive queues of a process's [`XrcDomain`]: the
+//! initiator's messages name the queue, and complete where that queue's receives do.
+//!
+//! ```
+//! # use oarlock_verbs::*;
+//! # mod doctest { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/pair.rs")); }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (peer, context) = doctest::contexts();
+//! # let pd = context.default_pd();
+//! let domain = XrcDomain::open(&context)?;
+//! let cq = CompletionQueue::new(&context, 64)?;
+//! let srq = SharedReceiveQueue::xrc(&pd, SrqInitAttr::default(), &domain, &cq)?;
+//! let target = QueuePair::xrc_target(&pd, &cq, &domain)?;
+//! srq.post_recv(5, Buffer::new(&pd, 64)?)?;
+//! let number = srq.number().expect("queues of XRC have one");
+//!
+//! // The peer:
+//! # let peer_cq = CompletionQueue::new(&peer, 16)?;
+//! let kind = QpInitAttr { qp_type: QpType::XrcInitiator, ..QpInitAttr::default() };
+//! let initiator = QueuePair::create(&peer.default_pd(), &peer_cq, &peer_cq, kind)?;
+//! # doctest::connect(&initiator, &target);
+//! initiator.post_send(SendRequest::inline(1, b"to that queue").srqn(number))?;
+//!
+//! let received = cq.wait_one(None)?.unwrap().ok()?;
+//! assert_eq!(received.srqn, Some(number));
+//! assert_eq!(received.message(), Some(&b"to that queue"[..]));
+//! # Ok(()) }
+//! ```
+//!
+//! # Completions
+//! [`CompletionQueue::poll`] and [`wait`](CompletionQueue::wait) give [`Completion`]s, which own the buffers of their
+//! requests. [`CompletionQueue::start_poll`] looks at them field by field. A queue that reports on a channel can gather
+//! completions before it does ([`moderate`](CompletionQueue::moderate)). Each completion has a
+//! [`timestamp`](Completion::timestamp).
+//!
+//! # Events and figures
+//! What happens to queue pairs, queues, the port and the device without a call of the program is an [`AsyncEvent`], behind a
+//! descriptor ([`Context::async_events`]); [`EVENT_KINDS`] lists those of the C interface, and why some never come.
+//! [`Context::statistics`] has figures under the names that `rdma statistic` uses, explained in [`STATISTICS`].
 //!
 //! # Datagrams
 //! A queue pair of type [`QpType::Ud`] needs no connection. Each [`SendRequest`] says where [`to`](SendRequest::to), with
