@@ -165,13 +165,15 @@ fn overrun_loses_completions_loudly() {
     armed.send(false);
 
     // Who sleeps on the channel is woken, who reads asynchronous events is told.
-    assert!(is_readable(&armed.channel));
+    eventually("an event", || is_readable(&armed.channel));
     let events = [
         AsyncEvent::CqOverrun(armed.cq.id()),
         AsyncEvent::QpFatal(armed.receiver.qpn()),
     ];
+    let patience = Some(Duration::from_secs(30));
     for expected in events {
-        assert_eq!(armed.b.context.try_async_event(), Some(expected));
+        let event = armed.b.context.async_event(patience).expect("wait");
+        assert_eq!(event, Some(expected));
     }
     assert_eq!(armed.receiver.state(), QpState::Error);
     // What was in the queue before can still be had; then the loss shows.

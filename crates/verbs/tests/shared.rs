@@ -19,7 +19,7 @@ mod pair;
 
 use std::collections::HashSet;
 
-use end::{End, PATIENCE, collect, one};
+use end::{End, collect, eventually, next_event, one, waiting_event};
 use oarlock_verbs::{
     AsyncEvent, CompletionQueue, Context, Error, Inline, QpAttr, QpInitAttr, QpState, QpType,
     QueuePair, RemoteMemory, SendRequest, SharedReceiveQueue, SrqInitAttr, WcOpcode, WcStatus,
@@ -179,9 +179,6 @@ fn a_full_queue_and_too_many_buffers_are_refused_with_the_buffers() {
 #[test]
 fn the_limit_event_comes_once_and_is_armed_again() {
     let crowd = Crowd::new(QpType::Rc, 1, SrqInitAttr::default());
-    let events = crowd.context.async_events();
-    // The first message makes communication established.
-    let drain = || while events.try_next().is_some() {};
     for wr_id in 0..4 {
         crowd.post(wr_id, 8);
     }
@@ -195,16 +192,16 @@ fn the_limit_event_comes_once_and_is_armed_again() {
         one(&crowd.cq);
     };
     send();
-    drain();
+    assert_eq!(waiting_event(&crowd.context), None, "three are left");
     send();
     let limit = AsyncEvent::SrqLimitReached(crowd.srq.id());
-    assert_eq!(events.next(Some(PATIENCE)).expect("event"), Some(limit));
+    assert_eq!(waiting_event(&crowd.context), Some(limit));
     send();
-    assert_eq!(events.try_next(), None, "disarmed");
+    assert_eq!(waiting_event(&crowd.context), None, "disarmed");
     assert_eq!(crowd.srq.query().limit, 0);
     // Below it already: at once.
     crowd.srq.set_limit(2).expect("limit");
-    assert_eq!(events.try_next(), Some(limit));
+    assert_eq!(waiting_event(&crowd.context), Some(limit));
 }
 
 #[test]
@@ -215,8 +212,7 @@ fn a_queue_pair_in_error_says_when_it_has_taken_its_last_receive() {
     }
     crowd.receivers[0].to_error().expect("error");
     let last = AsyncEvent::LastWqeReached(crowd.receivers[0].qpn());
-    let events = crowd.context.async_events();
-    assert_eq!(events.next(Some(PATIENCE)).expect("event"), Some(last));
+    assert_eq!(next_event(&crowd.context), last);
     // The receives are the other's.
     crowd.senders[1]
         .qp
@@ -425,7 +421,8 @@ fn a_queue_pair_that_is_dropped_with_receives_taken_frees_them_with_the_queue() 
     drop(got);
     assert_eq!(context.region_count(), 1, "the other is posted");
     drop((srq, cq));
-    assert_eq!(context.region_count(), 0);
+    // A thread of the device may hold the queue pair still.
+    eventually("the end of the last region", || context.region_count() == 0);
 }
 
 #[test]

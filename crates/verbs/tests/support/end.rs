@@ -1,9 +1,10 @@
 // One end of a connection, for tests.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_verbs::{
-    Buffer, Completion, CompletionQueue, Context, ProtectionDomain, QpInitAttr, QueuePair, WcStatus,
+    AsyncEvent, Buffer, Completion, CompletionQueue, Context, ProtectionDomain, QpInitAttr,
+    QueuePair, WcStatus,
 };
 
 use crate::pair::{connect, contexts};
@@ -73,6 +74,32 @@ pub fn collect(cq: &CompletionQueue, count: usize) -> Vec<Completion> {
 pub fn one(cq: &CompletionQueue) -> Completion {
     let completion = cq.wait_one(Some(PATIENCE)).expect("wait");
     completion.expect("a completion before patience ends")
+}
+
+/// Runs `done` until it is true.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The next event that is not about establishing a connection, which comes after the completion of the first message.
+pub fn next_event(context: &Context) -> AsyncEvent {
+    let events = context.async_events();
+    loop {
+        match events.next(Some(PATIENCE)).expect("wait") {
+            Some(AsyncEvent::CommEst(_)) => {}
+            other => return other.expect("an event"),
+        }
+    }
+}
+
+/// The same, if one waits.
+pub fn waiting_event(context: &Context) -> Option<AsyncEvent> {
+    let events = context.async_events();
+    std::iter::from_fn(|| events.try_next()).find(|event| !matches!(event, AsyncEvent::CommEst(_)))
 }
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
