@@ -40,7 +40,7 @@ use crate::pd::ProtectionDomain;
 #[doc(alias = "ibv_mr")]
 pub struct RemoteMemory {
     pd: ProtectionDomain,
-    region: device::Region,
+    region: Box<device::Region>,
 }
 
 impl RemoteMemory {
@@ -54,7 +54,7 @@ impl RemoteMemory {
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: Access) -> Result<Self, Error> {
         Ok(Self {
-            region: pd.device().allocate(len, access)?,
+            region: Box::new(pd.device().allocate(len, access)?),
             pd: pd.clone(),
         })
     }
@@ -71,7 +71,7 @@ impl RemoteMemory {
         access: Access,
     ) -> Result<Self, Error> {
         Ok(Self {
-            region: pd.device().allocate_at(len, iova, access)?,
+            region: Box::new(pd.device().allocate_at(len, iova, access)?),
             pd: pd.clone(),
         })
     }
@@ -85,14 +85,14 @@ impl RemoteMemory {
         buffer: Buffer,
         access: Access,
     ) -> Result<Self, (Buffer, Error)> {
-        let region = buffer.into_region()?;
+        let region = Box::new(buffer.into_region()?);
         let mut memory = Self {
             pd: pd.clone(),
             region,
         };
         match memory.change(Some(pd), Some(access)) {
             Ok(()) => Ok(memory),
-            Err(error) => Err((Buffer::of_region(memory.region), error)),
+            Err(error) => Err((Buffer::of_region(*memory.region), error)),
         }
     }
 
@@ -216,7 +216,7 @@ impl RemoteMemory {
     /// For the copy of a packet.
     pub fn into_buffer(mut self) -> Result<Buffer, (Self, Error)> {
         match self.change(None, Some(Access::LOCAL_WRITE)) {
-            Ok(()) => Ok(Buffer::of_region(self.region)),
+            Ok(()) => Ok(Buffer::of_region(*self.region)),
             Err(error) => Err((self, error)),
         }
     }
@@ -232,9 +232,10 @@ impl RemoteMemory {
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<(), (Self, Error)> {
         let Self { pd, region } = self;
-        region
-            .deregister()
-            .map_err(|(region, error)| (Self { pd, region }, error.into()))
+        region.deregister().map_err(|(region, error)| {
+            let region = Box::new(region);
+            (Self { pd, region }, error.into())
+        })
     }
 
     pub(crate) fn lkey(&self) -> LKey {
