@@ -380,6 +380,76 @@ fn an_xrc_queue_ends_with_its_handle() {
     assert_eq!(b.collect(1)[0].completion.srqn, number);
 }
 
+/// A target takes no buffers of a domain that is not its own, though they are of the same process.
+#[test]
+fn an_xrc_queue_of_another_domain_is_not_found() {
+    let (a, b) = pair();
+    let (own, other) = (domain(&b), domain(&b));
+    // Both count from a number of their own, so that the other's is not one of ours.
+    let elsewhere = xrc_srq(&b, &other, &b.cq);
+    let queue = xrc_srq(&b, &own, &b.cq);
+    assert_ne!(elsewhere.number(), queue.number());
+    elsewhere
+        .post_recv(&RecvWr::default())
+        .expect("posted, and never taken");
+    let initiator = of_type(&a, QpType::XrcInitiator);
+    let target = b.qp(QpInit {
+        qp_type: QpType::XrcTarget,
+        xrc_domain: Some(own),
+        ..QpInit::default()
+    });
+    for (qp, peer, sides) in [
+        (&initiator, &target, (&a, &b)),
+        (&target, &initiator, (&b, &a)),
+    ] {
+        let link = Link::default();
+        for attr in steps(qp.qp_type(), sides.0.gid, sides.1.gid, peer.qpn(), &link) {
+            qp.modify(&attr).expect("modify");
+        }
+    }
+    let wr = SendWr {
+        xrc_srqn: elsewhere.number(),
+        ..SendWr::default()
+    };
+    initiator.post_send(&wr).expect("post_send");
+    assert!(!a.collect_any(1)[0].completion.status.is_success());
+    assert_eq!(
+        refusal(other.open_target(target.qpn())),
+        format!("the XRC domain has no target {}", target.qpn())
+    );
+}
+
+/// A queue pair that begins anew leaves what is posted to its shared receive queue to whoever takes it next.
+#[test]
+fn reset_leaves_the_shared_receive_queue_alone() {
+    let (a, b) = pair();
+    let queue = srq(&b);
+    for wr_id in 1..4 {
+        let wr = RecvWr { wr_id, sges: &[] };
+        queue.post_recv(&wr).expect("posted");
+    }
+    let receiver = b.qp(QpInit {
+        srq: Some(Arc::clone(&queue)),
+        ..QpInit::default()
+    });
+    for life in 1..4 {
+        let sender = a.qp(QpInit::default());
+        connect((&a, &sender), (&b, &receiver));
+        send(&sender, 1, &[]);
+        a.collect(1);
+        assert_eq!(b.collect(1)[0].completion.wr_id, life);
+        if life == 2 {
+            receiver
+                .modify(&QpAttr::to_state(QpState::Error))
+                .expect("error");
+        }
+        receiver
+            .modify(&QpAttr::to_state(QpState::Reset))
+            .expect("reset");
+    }
+    assert!(a.cq.poll(&mut [None]).expect("poll") == 0);
+}
+
 /// More completions than the queue of an XRC shared receive queue holds: the target fails.
 #[test]
 fn an_overrun_by_an_xrc_target_fails_the_target() {

@@ -78,7 +78,7 @@ both_ways! {
     shared_receive_queues: shared_body;
     /// An XRC target takes buffers of whichever queue of its domain a message names, and completes there.
     extended_connections: xrc_body;
-    /// A list is posted up to the first request that is refused.
+    /// A list is posted up to the first request that is refused, or as a whole.
     lists: lists_body;
     /// What a peer may not do fails at both ends, with an event at the responder.
     refusals: refusals_body;
@@ -613,8 +613,13 @@ fn lists_body(end: &mut End) {
         let (index, _) = qp.post_send_list(&wrong).unwrap_err();
         assert_eq!(index, 1);
         qp.post_send_list(&[]).expect("nothing to refuse");
-        qp.post_send_list(&list[5..]).expect("posted");
-        assert_eq!(end.side.collect(2).len(), 2);
+        // All or none: nobody receives the ones before the one that is refused.
+        assert_eq!(qp.post_send_all(&wrong).unwrap_err().0, 1);
+        end.side.collect(1);
+        let too_many = [list[0]; 5];
+        assert_eq!(qp.post_send_all(&too_many).unwrap_err().0, 4);
+        qp.post_send_all(&list[5..]).expect("posted");
+        assert_eq!(end.side.collect(1).len(), 1);
         end.meet();
         return;
     }
