@@ -10,3 +10,4 @@ mod death;
 mod pages;
 mod receives;
 mod storm;
+mod windows;
