@@ -192,7 +192,6 @@ impl Responder {
 
     pub(super) const fn stop(&mut self) {
         self.message = Message::None;
-        self.refusals = 0;
     }
 
     pub(super) const fn expected_psn(&self) -> Psn {

@@ -193,6 +193,22 @@ fn a_repeated_send_before_a_read_is_acknowledged_by_itself() {
     );
 }
 
+/// Acknowledgements that wait are merged into the one that says most, not into the one that came last.
+#[test]
+fn a_repetition_does_not_take_an_acknowledgement_back() {
+    let (mut pair, remote) = offering(2);
+    pair.hosts[B].recv(20, 10);
+    pair.hosts[B].recv(21, 10);
+    let send = |at| header(B, Opcode::RC_SEND_ONLY, at);
+    forge::request(&mut pair, &send(0x100), b"x");
+    forge::deliver(&mut pair, B, &read_at(0x101, remote, 0, 300));
+    let _ = forge::sent(&mut pair, B);
+    forge::request(&mut pair, &send(0x103), b"y");
+    forge::request(&mut pair, &send(0x100), b"x");
+    let answers = outline(&forge::sent(&mut pair, B));
+    assert_eq!(answers, [(Opcode::RC_ACKNOWLEDGE, 0x103)]);
+}
+
 /// Between two packets of data a request leaves: neither direction starves the other.
 #[test]
 fn data_and_requests_take_turns() {
