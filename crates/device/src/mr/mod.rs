@@ -1,8 +1,9 @@
 //! Memory regions and windows: what the device may read and write, and how it does so without a signal.
 //!
-//! A region is either memory of the library ([`Pd::allocate`](crate::Pd::allocate)), which lives as long as the region and is copied to
-//! plainly, or memory of the program ([`Pd::register`](crate::Pd::register)), which may vanish at any moment and is reached by
-//! `process_vm_readv`/`process_vm_writev` only. Either way a placement that cannot be done is an error, never a SIGSEGV.
+//! A region is either memory of the library ([`Pd::allocate`](crate::Pd::allocate)), which lives as long as the region and
+//! is copied to plainly, or memory of the program ([`Pd::register`](crate::Pd::register)), which may vanish at any moment
+//! and is reached by `process_vm_readv`/`process_vm_writev` only. Either way a placement that cannot be done is an error,
+//! never a SIGSEGV.
 //!
 //! ```text
 //!   key ── table.rs ──> RegionInner ──guard── Registration ──> OwnedMemory | ForeignMemory
