@@ -14,7 +14,7 @@ use rustix::mm::{MprotectFlags, ProtFlags};
 
 use crate::chaos::{REMOTE, linked, post};
 use crate::pages::{PAGE, Pages};
-use crate::support::{Side, pair};
+use crate::support::{Side, eventually, pair};
 
 /// Blocks of two pages, each used once, with a page that nobody may touch behind each.
 struct Blocks {
@@ -103,15 +103,18 @@ struct Seen {
 
 #[test]
 fn nothing_is_placed_where_no_right_is_left() {
-    oarlock_sim::for_each_seed(3, storm);
+    let mut cut_short = 0;
+    oarlock_sim::for_each_seed(3, |seed| cut_short += storm(seed));
+    assert!(cut_short > 0, "nothing was taken away in time");
 }
 
-fn storm(seed: u64) {
+/// Gives how many operations were refused, or met missing pages.
+fn storm(seed: u64) -> u64 {
     let (a, b) = pair();
     let blocks = Blocks::new();
     let offer = Offer::default();
     let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let cut_short = std::thread::scope(|scope| {
         let peers: Vec<_> = (0..PEERS)
             .map(|peer| {
                 let (side, target) = (beside(&a), beside(&b));
@@ -130,8 +133,9 @@ fn storm(seed: u64) {
                 }
             }
         });
+        let ended = Stop(&stop);
         own(&b, &blocks, &offer, &mut Rng::new(seed.rotate_left(32)));
-        stop.store(true, Ordering::Release);
+        drop(ended);
         trouble.join().expect("trouble");
         let seen = peers.into_iter().map(|peer| peer.join().expect("peer"));
         let seen = seen.fold(Seen::default(), |sum, one| Seen {
@@ -140,10 +144,7 @@ fn storm(seed: u64) {
             unmapped: sum.unmapped + one.unmapped,
         });
         assert!(seen.good > 0, "nothing was done");
-        assert!(
-            seen.refused + seen.unmapped > 0,
-            "nothing was taken away in time"
-        );
+        seen.refused + seen.unmapped
     });
     for block in 0..COUNT {
         let bytes = blocks.pages.bytes(block * STRIDE, STRIDE);
@@ -157,6 +158,16 @@ fn storm(seed: u64) {
     assert!(blocks.pages.canaries_live());
     // Nobody is left in the middle of anything.
     assert_eq!(b.context.region_count(), 0);
+    cut_short
+}
+
+/// Ends the other threads when dropped, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// The same domain, with a completion queue of its own.
@@ -283,6 +294,10 @@ fn own(b: &Side, blocks: &Blocks, offer: &Offer, rng: &mut Rng) {
         let window = by_window.then(|| bind_whole(&binders, &region));
         let rkey = window.as_ref().map_or(region.rkey(), Window::rkey);
         say(region.iova(), rkey, block);
+        if block == 0 {
+            let done = || offer.done.load(Ordering::Acquire) > 0;
+            eventually("an operation that succeeds", done);
+        }
         pause(rng);
         match (window, rng.index(3)) {
             (Some(window), 0) => {
