@@ -52,7 +52,8 @@ def bench(op, size, mode, path, lat):
     command = [oarlock, "bench", op, "--local", "--path", path, "--size", str(size), "--mode", mode, "--seconds", seconds, "--json"]
     run = subprocess.run(command + (["--lat"] if lat else []), capture_output=True, text=True, timeout=300)
     if run.returncode:
-        raise SystemExit(f"{' '.join(command)}: {run.stderr.strip()}")
+        print(f"{' '.join(command)}: {run.stderr.strip()}", file=sys.stderr)
+        return None
     result = json.loads(run.stdout)["results"][0]
     return result["lat_us"]["p50"] if lat else result["bytes_per_s"] / 1e9
 

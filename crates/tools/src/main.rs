@@ -25,6 +25,7 @@ mod ping;
 mod progress;
 mod ps;
 mod report;
+mod run;
 mod signals;
 mod soak;
 mod trace;
@@ -72,6 +73,8 @@ enum Command {
     Explain(explain::Options),
     /// Runs the host service of this network namespace in the foreground
     Host(host::Options),
+    /// Runs a program with faults on purpose: lost, late, damaged packets
+    Run(run::Options),
     /// Reads captures
     Trace(trace::Options),
     /// Keeps connections up and busy, whatever happens to the other side
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Command::Ps(options) => ps::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),
+        Command::Run(options) => run::run(&options),
         Command::Trace(options) => trace::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Man(options) => man::run(&options, Cli::command()),

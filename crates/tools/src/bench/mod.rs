@@ -53,7 +53,13 @@ pub(crate) struct Options {
     #[arg(long, requires = "op")]
     local: bool,
     /// The server's TCP port for the two sides' agreement
-    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 18515, conflicts_with = "local")]
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "PORT",
+        default_value_t = 18515,
+        conflicts_with = "local"
+    )]
     port: u16,
     /// The transport service [default: rc]
     #[arg(long, value_enum, conflicts_with = "server")]

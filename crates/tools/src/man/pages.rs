@@ -228,6 +228,23 @@ pub(super) const PAGES: &[Page] = &[
         see_also: &[("rdma_cm", "7"), ("namespaces", "7")],
     },
     Page {
+        name: "oarlock-run",
+        description: &[
+            "Runs a program of the Rust libraries with faults on purpose in the packets that it sends and receives, and gives way to it: its exit status is the program's. The rules are handed over in the variable OARLOCK_FAULT, which may be set by hand as well.",
+            "A rule is KIND:KEY=VALUE,KEY=VALUE and so on. The kinds are drop, duplicate, delay (by us=), reorder, corrupt, rnr (a request is answered as receiver-not-ready), qp_error, device_removal and address_change. The keys choose the packets: opcode= (a name as oarlock-trace-ladder(1) prints it in lower case, or send, write, read, atomic, ack, nak, cm, any), qpn= and psn= (a number or a range A-B), direction= (tx or rx), and how often: p= (a probability, with seed=), after= (so many are left alone first), count= (so many at most).",
+            "The same seed makes the same faults in the same streams of packets. With --fault-record every fault that strikes is a line of a file, by which --fault-replay strikes exactly these packets in another run.",
+        ],
+        exit_status: &[
+            ("125", "This command failed: a rule is none, for example."),
+            ("126", "The program cannot be run."),
+            ("127", "There is no program of that name."),
+            ("other", "That of the program."),
+        ],
+        environment: &[LOG],
+        related: &["oarlock-trace-ladder", "oarlock-ping"],
+        see_also: &[("env", "1")],
+    },
+    Page {
         name: "oarlock-trace",
         description: &[
             "Reads captures of RoCEv2 packets, made with the option --pcap of other commands or by tcpdump(8).",

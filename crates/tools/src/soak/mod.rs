@@ -74,11 +74,11 @@ struct Faults {
 }
 
 impl Faults {
-    /// All of them, as one text.
-    fn rules(&self) -> String {
+    /// All of them, as one text; the dice of the loss follow from the seed.
+    fn rules(&self, seed: u64) -> String {
         let mut rules = self.fault.clone();
         if self.loss > 0.0 {
-            rules.push(format!("drop:p={}", self.loss));
+            rules.push(format!("drop:p={},seed={seed}", self.loss));
         }
         rules.join(";")
     }

@@ -185,7 +185,10 @@ fn devices_are_shown_with_their_statistics() {
         (&"active".into(), &4096.into())
     );
     assert_eq!(device["gids"][0]["type"], "RoCE v2");
-    assert!(device["limits"]["max_qp_rd_atom"].as_u64() > Some(0), "{device}");
+    assert!(
+        device["limits"]["max_qp_rd_atom"].as_u64() > Some(0),
+        "{device}"
+    );
     let sent = device["statistics"]["sent_pkts"].as_u64().unwrap();
     assert!(sent > 0, "{device}");
 }

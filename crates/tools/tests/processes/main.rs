@@ -5,6 +5,7 @@ mod documents;
 mod explain;
 mod ping;
 mod ps;
+mod run;
 mod support;
 
 use std::process::Command;

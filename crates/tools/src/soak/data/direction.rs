@@ -74,7 +74,9 @@ impl Direction {
         let field: Option<[u8; PLACE_LEN]> =
             heard.message().and_then(|message| message.try_into().ok());
         let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = field else {
-            return Err(Failure::Protocol("the other side says something else".to_owned()));
+            return Err(Failure::Protocol(
+                "the other side says something else".to_owned(),
+            ));
         };
         for buffer in heard.buffers {
             connection.queue_pair.post_recv(0, buffer)?;
@@ -94,7 +96,11 @@ impl Direction {
 
     /// Moves data until `end`, or until the other side says that it has ended.
     pub(super) fn run(self, end: Option<Instant>) -> Result<Moved, Failure> {
-        let receiver = Receiver::new(Arc::clone(&self.connection), Arc::clone(&self.memory));
+        let receiver = Receiver::new(
+            Arc::clone(&self.connection),
+            Arc::clone(&self.memory),
+            self.is_active,
+        );
         let is_ended = receiver.is_ended();
         let receiving = std::thread::Builder::new()
             .name(format!("receive {}", self.lane))
@@ -105,10 +111,11 @@ impl Direction {
             self.there,
             self.seed.wrapping_mul(31) + u64::from(self.lane),
         );
-        let sent = sender.run(|| match end {
+        let is_over = || match end {
             Some(end) => Instant::now() >= end,
             None => is_ended.load(std::sync::atomic::Ordering::Acquire),
-        });
+        };
+        let sent = sender.run(is_over, self.is_active);
         if sent.is_err() {
             // What is received ends with it.
             self.connection.id.disconnect()?;

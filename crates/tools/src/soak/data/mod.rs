@@ -106,12 +106,12 @@ pub(super) fn run(
     lines: Lines,
 ) -> Result<Report, Failure> {
     let host = crate::host::open()?;
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(system("a free port"))?;
+    let listener =
+        std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("a free port"))?;
     // The same number is free for the RDMA CM, which has ports of its own.
     let address = listener.local_addr().map_err(system("a free port"))?;
     let mut other = Other::start(faults, plan, address)?;
-    let injected = faults.inject(&host)?;
+    let injected = faults.inject(&host, plan.seed)?;
     let mut moved = Moved::default();
     let service = host.ps()?.host.pid;
     let started = Instant::now();
@@ -170,7 +170,7 @@ pub(super) fn serve(
     lines: Lines,
 ) -> Result<Moved, Failure> {
     let host = crate::host::open()?;
-    let injected = faults.inject(&host)?;
+    let injected = faults.inject(&host, plan.seed)?;
     let listener = Listener::bind(&host, address)?.options(options());
     lines.say("listening");
     let mut moved = Moved::default();
@@ -227,12 +227,18 @@ fn run_cycle(
 
 /// Counts what the process holds between two cycles.
 fn settle(moved: &mut Moved) -> Result<(), Failure> {
-    let fds = std::fs::read_dir("/proc/self/fd")
-        .map_err(system("the descriptors of this process"))?
-        .count() as u64;
+    // The last ones of a connection are closed by the device's thread, when it comes to it.
+    let mut fds = u64::MAX;
+    for _ in 0..SAMPLES {
+        std::thread::sleep(PAUSE);
+        let now = std::fs::read_dir("/proc/self/fd")
+            .map_err(system("the descriptors of this process"))?
+            .count() as u64;
+        fds = fds.min(now);
+    }
     let rss = crate::memory::resident(std::process::id())?;
     if moved.cycles <= WARM_CYCLES {
-        moved.fds[0] = fds;
+        moved.fds[0] = moved.fds[0].max(fds);
         moved.rss_bytes[0] = rss;
     }
     moved.fds[1] = fds;
@@ -288,11 +294,8 @@ fn is_over() -> Result<bool, Failure> {
 
 impl Faults {
     /// Injects the rules into what this process sends and receives.
-    fn inject(
-        &self,
-        host: &Host,
-    ) -> Result<Option<Arc<oarlock_port::fault::Faults>>, Failure> {
-        let text = self.rules();
+    fn inject(&self, host: &Host, seed: u64) -> Result<Option<Arc<oarlock_port::fault::Faults>>, Failure> {
+        let text = self.rules(seed);
         if text.is_empty() {
             return Ok(None);
         }
@@ -366,4 +369,6 @@ const SHORTEST_CYCLE: Duration = Duration::from_millis(200);
 const MAX_GROWTH: u64 = 24 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// Looks at the descriptors; the fewest count.
+const SAMPLES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);

@@ -20,6 +20,8 @@ pub(super) struct Said {
 impl Said {
     /// The immediate value of the last message; others never come so far.
     pub(super) const IMM: u32 = u32::MAX;
+    /// That of a side that has nothing under way any more.
+    pub(super) const FINISHED: u32 = u32::MAX - 1;
 
     pub(super) fn emit(self) -> [u8; 24] {
         let mut field = [0; 24];
@@ -47,6 +49,8 @@ pub(super) struct Receiver {
     connection: Arc<Connection>,
     memory: Arc<RemoteMemory>,
     is_ended: Arc<AtomicBool>,
+    /// Whether the other side says when it has finished.
+    until_finished: bool,
     next: u64,
     seen: Vec<u8>,
     moved: Moved,
@@ -60,11 +64,16 @@ pub(super) struct Received {
 }
 
 impl Receiver {
-    pub(super) fn new(connection: Arc<Connection>, memory: Arc<RemoteMemory>) -> Self {
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        memory: Arc<RemoteMemory>,
+        until_finished: bool,
+    ) -> Self {
         Self {
             connection,
             memory,
             is_ended: Arc::default(),
+            until_finished,
             next: 0,
             seen: vec![0; MAX_LEN],
             moved: Moved::default(),
@@ -88,6 +97,9 @@ impl Receiver {
                         self.next
                     )));
                 };
+                while self.until_finished && self.connection.receive()?.imm != Some(Said::FINISHED)
+                {
+                }
                 return Ok(Received {
                     moved: self.moved,
                     fetch_adds: said.fetch_adds,

@@ -1,9 +1,7 @@
 //! What goes out: operations in an order that a seed makes, as many at once as the queue takes, each compared when it is done.
 
 use super::Moved;
-use super::direction::{
-    CONSTANT_NUMBER, MAX_LEN, PLACES, SENDS, fill, is_right, layout, take,
-};
+use super::direction::{CONSTANT_NUMBER, MAX_LEN, PLACES, SENDS, fill, is_right, layout, take};
 use super::receive::Said;
 use crate::failure::Failure;
 use oarlock_rdmacm::Connection;
@@ -19,12 +17,22 @@ enum Op {
     WriteWithImm,
     /// Into a scratch place, where the READ that follows finds it.
     Write,
-    ReadBack { number: u64 },
+    ReadBack {
+        number: u64,
+    },
     /// From the memory that never changes, from this byte on.
-    Read { first: usize },
-    FetchAdd { before: u64 },
-    CompareSwap { before: u64 },
+    Read {
+        first: usize,
+    },
+    FetchAdd {
+        before: u64,
+    },
+    CompareSwap {
+        before: u64,
+    },
     Last,
+    /// Its acknowledgement may be lost, and the other side gone.
+    Finished,
 }
 
 pub(super) struct Sender {
@@ -59,8 +67,9 @@ impl Sender {
         }
     }
 
-    /// Until `is_over`; then says how much it was, and waits until all of it is done.
-    pub(super) fn run(mut self, is_over: impl Fn() -> bool) -> Result<Moved, Failure> {
+    /// Until `is_over`; then says how much it was, and waits until all of it is done. A side that does not end the connection
+    /// then says that nothing of it is under way any more, for the other one to wait for.
+    pub(super) fn run(mut self, is_over: impl Fn() -> bool, ends: bool) -> Result<Moved, Failure> {
         while !is_over() {
             // A WRITE and the READ of it are two.
             while self.outstanding.len() + 2 <= SENDS as usize {
@@ -82,6 +91,13 @@ impl Sender {
         self.post(Op::Last, SendRequest::new(0, buffer).imm(Said::IMM))?;
         while !self.outstanding.is_empty() {
             self.wait()?;
+        }
+        if !ends {
+            let finished = SendRequest::inline(0, &[]).imm(Said::FINISHED);
+            self.post(Op::Finished, finished)?;
+            while !self.outstanding.is_empty() {
+                self.wait()?;
+            }
         }
         Ok(self.moved)
     }
@@ -195,7 +211,8 @@ impl Sender {
     }
 
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
-        if !completion.status.is_success() {
+        let is_finished = self.outstanding.front() == Some(&Op::Finished);
+        if !completion.status.is_success() && !is_finished {
             return Err(Failure::Completion {
                 connection: 0,
                 operation: "a request",
@@ -210,7 +227,7 @@ impl Sender {
         };
         for buffer in completion.buffers {
             let right = match op {
-                Op::Send | Op::WriteWithImm | Op::Write | Op::Last => true,
+                Op::Send | Op::WriteWithImm | Op::Write | Op::Last | Op::Finished => true,
                 Op::ReadBack { number } => is_right(number, 0, &buffer),
                 Op::Read { first } => is_right(CONSTANT_NUMBER, first, &buffer),
                 Op::FetchAdd { before } | Op::CompareSwap { before } => {
