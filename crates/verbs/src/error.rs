@@ -159,7 +159,8 @@ impl From<PostError> for Error {
     }
 }
 
-/// A list of which one request was refused: see [`QueuePair::post_send_list`](crate::QueuePair::post_send_list) and
+/// A list of which one request was refused: see [`QueuePair::post_send_list`](crate::QueuePair::post_send_list),
+/// [`post_recv_list`](crate::QueuePair::post_recv_list) and
 /// [`Batch::complete`](crate::Batch::complete).
 #[derive(Debug, thiserror::Error)]
 #[error("request {index} of the list: {error}")]

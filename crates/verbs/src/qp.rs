@@ -349,6 +349,39 @@ impl QueuePair {
         })
     }
 
+    /// Posts buffers for many messages, in order, until one is refused.
+    ///
+    /// # Errors
+    /// Which one and why, as for [`post_recv`](Self::post_recv), and the buffers of it and those after it, which are not
+    /// posted; those before it are.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv_list<B: Into<Buffers>>(
+        &self,
+        requests: impl IntoIterator<Item = (u64, B)>,
+    ) -> Result<(), ListError> {
+        let mut queue = self.inner.outstanding.recv();
+        let numbers: Vec<_> = requests
+            .into_iter()
+            .map(|(wr_id, buffers)| queue.enter(wr_id, buffers.into(), true))
+            .collect();
+        let count = numbers.len();
+        let posted = with_receives(numbers.into_iter().zip(queue.last(count)), |requests| {
+            self.inner.device.post_recv_list(requests)
+        });
+        posted.map_err(|(index, error)| {
+            let mut buffers: Vec<_> = (index..count).map(|_| queue.withdraw()).collect();
+            buffers.reverse();
+            ListError {
+                index,
+                error,
+                buffers,
+            }
+        })
+    }
+
     /// Posts a request; what the window allows leaves from this thread. Its buffers come back in
     /// the completion.
     ///
@@ -581,6 +614,40 @@ pub(crate) fn with_sges(
         let sges: Vec<_> = buffers.iter().map(Buffer::sge).collect::<Result<_, _>>()?;
         Ok(post(&sges)?)
     }
+}
+
+/// Calls `post` with the receives of these numbers and buffers, as far as they can be named to the device.
+pub(crate) fn with_receives<'a>(
+    receives: impl Iterator<Item = (u64, &'a [Buffer])>,
+    post: impl FnOnce(&[RecvWr<'_>]) -> Result<(), (usize, device::Error)>,
+) -> Result<(), (usize, Error)> {
+    let mut sges = Vec::new();
+    let mut ends = Vec::new();
+    let mut refused = None;
+    for (number, buffers) in receives {
+        let before = sges.len();
+        for buffer in buffers {
+            match buffer.sge() {
+                Ok(sge) => sges.push(sge),
+                Err(error) => refused = Some((ends.len(), error)),
+            }
+        }
+        if refused.is_some() {
+            sges.truncate(before);
+            break;
+        }
+        ends.push((number, sges.len()));
+    }
+    let mut start = 0;
+    let requests: Vec<_> = ends
+        .into_iter()
+        .map(|(wr_id, end)| RecvWr {
+            wr_id,
+            sges: &sges[std::mem::replace(&mut start, end)..end],
+        })
+        .collect();
+    post(&requests).map_err(|(index, error)| (index, error.into()))?;
+    refused.map_or(Ok(()), Err)
 }
 
 const FEW: usize = 4;

@@ -8,10 +8,10 @@ use oarlock_wire::Srqn;
 
 use crate::buffer::Buffers;
 use crate::cq::CompletionQueue;
-use crate::error::{Error, PostError};
+use crate::error::{Error, ListError, PostError};
 use crate::outstanding::SharedReceives;
 use crate::pd::ProtectionDomain;
-use crate::qp::with_sges;
+use crate::qp::{with_receives, with_sges};
 use crate::xrc::XrcDomain;
 
 pub use device::SrqId;
@@ -182,6 +182,40 @@ impl SharedReceiveQueue {
         posted.map_err(|error| PostError {
             error,
             buffers: table.take(number).1,
+        })
+    }
+
+    /// Posts buffers for many messages, in order, until one is refused.
+    ///
+    /// # Errors
+    /// Which one and why, as for [`post_recv`](Self::post_recv), and the buffers of it and those after it, which are not
+    /// posted; those before it are.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post_recv_list<B: Into<Buffers>>(
+        &self,
+        requests: impl IntoIterator<Item = (u64, B)>,
+    ) -> Result<(), ListError> {
+        let mut table = self.inner.outstanding.lock();
+        let numbers: Vec<_> = requests
+            .into_iter()
+            .map(|(wr_id, buffers)| table.enter(wr_id, buffers.into()))
+            .collect();
+        let receives = numbers
+            .iter()
+            .map(|number| (*number, table.buffers(*number)));
+        let posted = with_receives(receives, |requests| {
+            self.inner.device.post_recv_list(requests)
+        });
+        posted.map_err(|(index, error)| ListError {
+            index,
+            error,
+            buffers: numbers[index..]
+                .iter()
+                .map(|number| table.take(*number).1)
+                .collect(),
         })
     }
 

@@ -177,6 +177,52 @@ fn a_full_queue_and_too_many_buffers_are_refused_with_the_buffers() {
 }
 
 #[test]
+fn a_list_of_receives_stops_at_the_first_that_is_refused() {
+    let sizes = SrqInitAttr {
+        max_wr: 3,
+        max_sge: 1,
+    };
+    let crowd = Crowd::new(QpType::Rc, 1, sizes);
+    let buffer = |len| oarlock_verbs::Buffer::new(crowd.srq.pd(), len).expect("buffer");
+    let refused = crowd
+        .srq
+        .post_recv_list((10..15).map(|wr_id| (wr_id, buffer(wr_id as usize))))
+        .expect_err("three have room");
+    assert_eq!(refused.index, 3);
+    let lens: Vec<_> = refused.buffers.iter().map(|one| one[0].len()).collect();
+    assert_eq!(lens, [13, 14]);
+    for wr_id in 10..13 {
+        crowd.senders[0]
+            .qp
+            .post_send(SendRequest::inline(1, b"x"))
+            .expect("post");
+        let got = one(&crowd.cq);
+        assert_eq!((got.wr_id, got.buffers[0].len()), (wr_id, wr_id as usize));
+    }
+    // As with a queue pair's own queue.
+    let (a, b) = end::ends(QpInitAttr {
+        max_recv_wr: 2,
+        ..QpInitAttr::default()
+    });
+    let refused =
+        b.qp.post_recv_list((0..4).map(|wr_id| (wr_id, b.empty(8 + wr_id as usize))))
+            .expect_err("two have room");
+    assert_eq!((refused.index, refused.buffers.len()), (2, 2));
+    assert_eq!(refused.buffers[0][0].len(), 10);
+    b.qp.post_recv_list([(9, oarlock_verbs::Buffers::new())])
+        .expect_err("full");
+    for wr_id in 0..2 {
+        a.qp.post_send(SendRequest::inline(1, b"x")).expect("post");
+        assert_eq!(b.ok().wr_id, wr_id);
+    }
+    let none: [(u64, oarlock_verbs::Buffers); 0] = [];
+    b.qp.post_recv_list(none).expect("nothing");
+    b.qp.post_recv(5, b.empty(8)).expect("the queue goes on");
+    a.qp.post_send(SendRequest::inline(1, b"y")).expect("post");
+    assert_eq!(b.ok().wr_id, 5);
+}
+
+#[test]
 fn the_limit_event_comes_once_and_is_armed_again() {
     let crowd = Crowd::new(QpType::Rc, 1, SrqInitAttr::default());
     for wr_id in 0..4 {
