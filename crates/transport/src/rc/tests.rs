@@ -213,3 +213,18 @@ fn traffic_leaves_every_queue_at_its_first_capacity() {
 fn traffic_into_shared_receives_leaves_every_queue_at_its_first_capacity() {
     traffic_leaves_capacities(true);
 }
+
+#[test]
+fn a_limit_that_grows_in_sqd_makes_room_at_once() {
+    let mut rc = ready(1, 2, false);
+    let before = rc.responder.capacity();
+    rc.modify(&QpAttr::to_state(QpState::Sqd)).unwrap();
+    rc.modify(&QpAttr {
+        mask: AttrMask::MAX_DEST_RD_ATOMIC,
+        max_dest_rd_atomic: 64,
+        ..QpAttr::default()
+    })
+    .unwrap();
+    let after = rc.responder.capacity();
+    assert!(after.0 >= before.0 + 2 * 60 && after.1 >= 64, "{after:?}");
+}

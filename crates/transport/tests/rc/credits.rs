@@ -141,6 +141,22 @@ fn requests_that_take_no_buffer_need_no_credit_but_count_as_messages() {
     assert_eq!(next, [(Opcode::RC_SEND_ONLY, 0x104)]);
 }
 
+/// A local operation is no message.
+#[test]
+fn local_operations_do_not_count_as_messages() {
+    let mut pair = Pair::new(&Setup::default());
+    let sge = pair.hosts[A].memory.alloc(8);
+    let key = pair.hosts[A].memory.offer(sge).rkey;
+    pair.hosts[A].post_local(9, SendOp::LocalInvalidate(key));
+    pair.hosts[A].send(10, b"message 1");
+    let _ = forge::sent(&mut pair, A);
+    grant(&mut pair, 0x100, 1, 1);
+    pair.hosts[A].send(11, b"message 2");
+    pair.hosts[A].send(12, b"message 3, for which there is no credit");
+    let next = forge::outline(&forge::sent(&mut pair, A));
+    assert_eq!(next, [(Opcode::RC_SEND_ONLY, 0x101)]);
+}
+
 /// Both sides of one kind: nothing waits for ever, and fewer messages meet a receiver that is not ready.
 #[test]
 fn two_sides_with_credits_come_to_an_end() {

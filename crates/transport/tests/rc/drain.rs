@@ -66,7 +66,7 @@ fn a_message_that_was_begun_is_finished_and_others_wait() {
         assert_eq!(pair.hosts[A].outcomes(), []);
         assert!(pair.step());
     }
-    pair.run();
+    pair.drain_both();
     assert_eq!(pair.hosts[A].outcomes(), [(10, SUCCESS)]);
     assert_eq!(pair.hosts[A].count(Counter::RequestsSent), 3);
     assert_eq!(pair.hosts[A].events, [QpEvent::SqDrained]);

@@ -193,6 +193,38 @@ fn a_repeated_send_before_a_read_is_acknowledged_by_itself() {
     );
 }
 
+/// However a peer alternates: what waits to be sent is bounded, and what finds no room has not happened.
+#[test]
+fn responses_that_wait_are_bounded() {
+    let (mut pair, remote) = offering(2);
+    let send = |at| header(B, Opcode::RC_SEND_ONLY, at);
+    let add = |at| {
+        let header = header(B, Opcode::RC_FETCH_ADD, at);
+        header.with_atomic_eth(atomic_eth(remote.rkey, remote.addr))
+    };
+    forge::request(&mut pair, &add(0x100), &[]);
+    let _ = forge::sent(&mut pair, B);
+    for n in 0..40 {
+        pair.hosts[B].recv(n.into(), 10);
+        // A gap, and what fills it: a NAK and an ACK, which are not merged.
+        forge::request(&mut pair, &send(0x102 + n), b"x");
+        forge::request(&mut pair, &send(0x101 + n), b"x");
+    }
+    let suppressed = pair.hosts[B].count(Counter::ResponsesSuppressed);
+    assert!(suppressed > 0);
+    // Neither a READ nor an atomic is executed, nor the old one answered again.
+    forge::deliver(&mut pair, B, &read_at(0x129, remote, 0, 8));
+    forge::request(&mut pair, &add(0x129), &[]);
+    forge::request(&mut pair, &add(0x100), &[]);
+    let now = pair.hosts[B].count(Counter::ResponsesSuppressed);
+    assert_eq!(now, suppressed + 3);
+    assert_eq!(pair.hosts[B].memory.atomics, 1);
+    assert_eq!(pair.hosts[B].rc.query().rq_psn, psn(0x129));
+    assert_eq!(forge::sent(&mut pair, B).len(), 16 + 2 * 2);
+    forge::deliver(&mut pair, B, &read_at(0x129, remote, 0, 8));
+    assert_eq!(forge::sent(&mut pair, B).len(), 1);
+}
+
 /// Acknowledgements that wait are merged into the one that says most, not into the one that came last.
 #[test]
 fn a_repetition_does_not_take_an_acknowledgement_back() {

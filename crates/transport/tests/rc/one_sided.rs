@@ -187,6 +187,28 @@ fn reads_outstanding_never_exceed_the_limits() {
     }
 }
 
+/// Data on their way to this side take nothing of the window of what leaves it.
+#[test]
+fn a_read_leaves_the_window_to_sends() {
+    let config = RcConfig {
+        window: 1,
+        ..RcConfig::default()
+    };
+    let setup = Setup {
+        config,
+        ..Setup::default()
+    };
+    let mut pair = Pair::new(&setup);
+    pair.hosts[A].post(10, SendOp::Read(RemoteAddress::default()), &[0; 1000]);
+    pair.hosts[A].send(11, b"one");
+    pair.hosts[A].send(12, b"two");
+    let expected = [
+        (Opcode::RC_RDMA_READ_REQUEST, 0x100),
+        (Opcode::RC_SEND_ONLY, 0x104),
+    ];
+    assert_eq!(forge::outline(&forge::sent(&mut pair, A)), expected);
+}
+
 #[test]
 fn atomics_give_the_value_before_in_host_byte_order() {
     let mut pair = Pair::new(&Setup::default());

@@ -190,6 +190,24 @@ fn data_for_a_write_and_data_for_an_atomic_are_bad_responses() {
 }
 
 #[test]
+fn an_atomics_result_that_says_no_is_a_bad_response() {
+    let (mut pair, _) = asked(64);
+    answer_read(&mut pair);
+    let nak = Aeth {
+        syndrome: Syndrome::Nak(NakCode::INVALID_REQUEST),
+        msn: 0,
+    };
+    let header = header(A, Opcode::RC_ATOMIC_ACKNOWLEDGE, 0x105)
+        .with_aeth(nak)
+        .with_atomic_ack_eth(AtomicAckEth { original: 1 });
+    forge::response(&mut pair, &header, &[]);
+    pair.run();
+    let last = pair.hosts[A].completions[2];
+    let expected = (WcStatus::BAD_RESP_ERR, VendorError::RESPONSE_UNEXPECTED);
+    assert_eq!((last.status, last.vendor_err), expected);
+}
+
+#[test]
 fn results_that_cannot_be_placed_are_a_local_protection_error() {
     let (mut pair, target) = asked(64);
     data(&mut pair, FIRST, 0x100, &[1; 256]);

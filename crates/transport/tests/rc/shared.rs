@@ -124,6 +124,20 @@ fn a_held_buffer_is_flushed_and_the_last_wqe_reached() {
 }
 
 #[test]
+fn a_held_buffer_that_is_flushed_tells_its_queue() {
+    let mut pair = xrc();
+    pair.hosts[B].memory.post_shared(Some(SRQN), 20, 1000);
+    pair.hosts[A].send(10, &[0; 300]);
+    let first = forge::sent(&mut pair, A).remove(0);
+    forge::deliver(&mut pair, B, &first);
+    pair.hosts[B].modify(QpState::Error);
+    pair.drain_both();
+    let completion = pair.hosts[B].completions[0];
+    assert_eq!((completion.wr_id, completion.srqn), (20, Some(SRQN)));
+    assert_eq!(completion.status, FLUSHED);
+}
+
+#[test]
 fn a_queue_pair_with_receives_of_its_own_reaches_no_last_wqe() {
     let mut pair = Pair::new(&Setup::default());
     pair.hosts[B].modify(QpState::Error);
