@@ -148,7 +148,8 @@ static void serve(const struct end *own)
 	expect(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM, "the first is a WRITE with immediate");
 	expect((wc.wc_flags & IBV_WC_WITH_IMM) && ntohl(wc.imm_data) == 0x0a0b0c0d, "its immediate");
 	for (size_t i = 0; i < data; i++)
-		if (memory[i] != (i < 64 ? (uint8_t)~pattern(i) : pattern(i))) {
+		/* A quick client has written through the window already. */
+		if (!(own->window && i >= 128 && i < 144) && memory[i] != (i < 64 ? (uint8_t)~pattern(i) : pattern(i))) {
 			expect(0, "what was written");
 			break;
 		}
