@@ -155,6 +155,11 @@ fn local_operations_do_not_count_as_messages() {
     pair.hosts[A].send(12, b"message 3, for which there is no credit");
     let next = forge::outline(&forge::sent(&mut pair, A));
     assert_eq!(next, [(Opcode::RC_SEND_ONLY, 0x101)]);
+    assert_eq!(
+        pair.hosts[A].count(Counter::CreditStalls),
+        0,
+        "it is no probe"
+    );
 }
 
 /// Both sides of one kind: nothing waits for ever, and fewer messages meet a receiver that is not ready.
