@@ -346,3 +346,25 @@ fn a_queue_pair_with_one_half_drops_what_is_for_the_other() {
     assert_eq!(pair.hosts[B].count(Counter::DroppedWrongTransport), 1);
     assert_eq!(pair.hosts[A].rc.query().sq_psn, psn(0x100));
 }
+
+/// A packet in the middle of a message that names no queue: the buffer that the message has taken tells so.
+#[test]
+fn a_message_that_changes_to_a_queue_that_is_not_there_flushes_its_buffer() {
+    let mut pair = xrc();
+    pair.hosts[B].memory.post_shared(Some(SRQN), 20, 1000);
+    pair.hosts[A].send(10, &[0; 600]);
+    let packets = forge::sent(&mut pair, A);
+    forge::deliver(&mut pair, B, &packets[0]);
+    let middle = Packet::parse(&packets[1]).unwrap();
+    let elsewhere = XrcEth {
+        srqn: Srqn::truncate(0x99),
+    };
+    let forged = middle.header().with_xrceth(elsewhere);
+    forge::request(&mut pair, &forged, middle.payload);
+    pair.run();
+    assert_eq!(pair.hosts[B].outcomes(), [(20, FLUSHED)]);
+    let rule = pair.hosts[B].completions[0].vendor_err;
+    assert_eq!(rule, VendorError::NO_SHARED_QUEUE);
+    assert!(pair.hosts[B].events.contains(&QpEvent::RequestError));
+    assert_eq!(pair.hosts[A].outcomes(), [(10, WcStatus::REM_INV_REQ_ERR)]);
+}
