@@ -426,6 +426,7 @@ fn verbs_errno(error: &oarlock_verbs::Error) -> i32 {
         Error::Device(
             DeviceError::OutOfMemory { .. }
             | DeviceError::TooManyRegions { .. }
+            | DeviceError::TooManyWindows { .. }
             | DeviceError::TooManyQueuePairs { .. },
         ) => libc::ENOMEM,
         Error::Device(DeviceError::NotMapped { .. }) => libc::EFAULT,

@@ -95,9 +95,6 @@ pub(crate) enum Failure {
     /// The work was done, with a wrong result.
     #[error("{0}")]
     Result(String),
-    /// `run` did not come to running, with the status that env(1) would give.
-    #[error("{sentence}")]
-    Run { status: u8, sentence: String },
     /// Wrong usage that only shows after the arguments were read.
     #[error("{0}")]
     Usage(String),
@@ -123,7 +120,6 @@ impl Failure {
         let _ = writeln!(std::io::stderr(), "error: {sentence}");
         ExitCode::from(match self {
             Self::Usage(_) => 2,
-            Self::Run { status, .. } => *status,
             _ => 1,
         })
     }

@@ -25,7 +25,6 @@ mod ping;
 mod progress;
 mod ps;
 mod report;
-mod run;
 mod signals;
 mod soak;
 mod trace;
@@ -46,7 +45,7 @@ const LOG_VARIABLE: &str = "OARLOCK_LOG";
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Start here:\n  oarlock demo                     two processes connect, exchange data, migrate, disconnect\n  oarlock cmatose                  a server ...\n  oarlock cmatose -s 127.0.0.1     ... and its client, as ucmatose(1)\n\nThe environment variable OARLOCK_LOG sets what is logged to standard error (e.g. `OARLOCK_LOG=debug oarlock host`); without it, warnings."
+    after_help = "Start here:\n  oarlock demo                     two processes connect, exchange data, migrate, disconnect\n  oarlock cmatose                  a server ...\n  oarlock cmatose -s 127.0.0.1     ... and its client, as ucmatose(1)\n\nThe environment variable OARLOCK_LOG sets what is logged to standard error (e.g. `OARLOCK_LOG=debug oarlock host`); without it, warnings. OARLOCK_FAULT lets packets of a program get lost, late or damaged on purpose (e.g. `OARLOCK_FAULT=drop:p=0.01,seed=7 oarlock ping -c -a 127.0.0.1 -C 100 -V`); oarlock(1) has the rules."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -73,8 +72,6 @@ enum Command {
     Explain(explain::Options),
     /// Runs the host service of this network namespace in the foreground
     Host(host::Options),
-    /// Runs a program with faults on purpose: lost, late, damaged packets
-    Run(run::Options),
     /// Reads captures
     Trace(trace::Options),
     /// Keeps connections up and busy, whatever happens to the other side
@@ -105,7 +102,6 @@ fn main() -> ExitCode {
         Command::Ps(options) => ps::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Host(options) => host::run(&options),
-        Command::Run(options) => run::run(&options),
         Command::Trace(options) => trace::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Man(options) => man::run(&options, Cli::command()),

@@ -204,7 +204,7 @@ pub(super) const TABLE: Table = Table {
             0x406,
             "FLUSHED_BY_FAULT_RULE",
             "flushed: a fault rule put the queue pair into the error state",
-            "a rule of OARLOCK_FAULT, or of oarlock run --fault, asked for it",
+            "a rule of OARLOCK_FAULT asked for it",
         ),
         entry(
             0x407,

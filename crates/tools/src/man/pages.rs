@@ -45,7 +45,19 @@ const LOG_FILE: (&str, &str) = (
     "OARLOCK_LOG_FILE",
     "The file that a host service logs to; a program that starts one sets it, unless it is set: to oarlock/host-N.log in XDG_RUNTIME_DIR, else to oarlock-USER/host-N.log in TMPDIR or /tmp, where N is the number of the network namespace. It has at most 1 MiB, and then becomes host-N.log.old. Empty means no log.",
 );
-const PROGRAM: &[(&str, &str)] = &[HOSTD, LOG, LOG_FILE];
+const FAULT: (&str, &str) = (
+    "OARLOCK_FAULT",
+    "Faults on purpose in what a program sends and receives, for tests: rules separated by \";\", each KIND:KEY=VALUE,KEY=VALUE and so on, such as drop:p=0.01,seed=7 or delay:opcode=ack,us=500. The kinds are drop, duplicate, delay (by us=), reorder, corrupt, rnr (a request is answered as receiver-not-ready), qp_error, device_removal and address_change. The keys choose the packets: opcode= (a name as oarlock-trace-ladder(1) prints it in lower case, or send, write, read, atomic, ack, nak, cm, any), qpn= and psn= (a number or a range A-B), direction= (tx or rx); and how often: p= (a probability, with seed=), after= (so many are left alone first), count= (so many at most). The same seed makes the same faults in the same streams of packets.",
+);
+const FAULT_RECORD: (&str, &str) = (
+    "OARLOCK_FAULT_RECORD",
+    "A file for a line about every fault that strikes; %p in its name is the process's number.",
+);
+const FAULT_REPLAY: (&str, &str) = (
+    "OARLOCK_FAULT_REPLAY",
+    "Such a file: exactly its faults strike again, in place of those of OARLOCK_FAULT.",
+);
+const PROGRAM: &[(&str, &str)] = &[HOSTD, LOG, LOG_FILE, FAULT, FAULT_RECORD, FAULT_REPLAY];
 
 const COMMON_JSON: &str = "With --json exactly one object goes to standard output and everything else to standard error. Keys are only ever added. Times end in _us and are microseconds, rates end in _per_s, sizes are bytes.";
 const SERVICE: &str = "The host service of the network namespace is joined, or started when none runs; it ends by itself some seconds after its last program.";
@@ -226,23 +238,6 @@ pub(super) const PAGES: &[Page] = &[
         environment: &[LOG, LOG_FILE],
         related: &["oarlock-ps"],
         see_also: &[("rdma_cm", "7"), ("namespaces", "7")],
-    },
-    Page {
-        name: "oarlock-run",
-        description: &[
-            "Runs a program of the Rust libraries with faults on purpose in the packets that it sends and receives, and gives way to it: its exit status is the program's. The rules are handed over in the variable OARLOCK_FAULT, which may be set by hand as well.",
-            "A rule is KIND:KEY=VALUE,KEY=VALUE and so on. The kinds are drop, duplicate, delay (by us=), reorder, corrupt, rnr (a request is answered as receiver-not-ready), qp_error, device_removal and address_change. The keys choose the packets: opcode= (a name as oarlock-trace-ladder(1) prints it in lower case, or send, write, read, atomic, ack, nak, cm, any), qpn= and psn= (a number or a range A-B), direction= (tx or rx), and how often: p= (a probability, with seed=), after= (so many are left alone first), count= (so many at most).",
-            "The same seed makes the same faults in the same streams of packets. With --fault-record every fault that strikes is a line of a file, by which --fault-replay strikes exactly these packets in another run.",
-        ],
-        exit_status: &[
-            ("125", "This command failed: a rule is none, for example."),
-            ("126", "The program cannot be run."),
-            ("127", "There is no program of that name."),
-            ("other", "That of the program."),
-        ],
-        environment: &[LOG],
-        related: &["oarlock-trace-ladder", "oarlock-ping"],
-        see_also: &[("env", "1")],
     },
     Page {
         name: "oarlock-trace",

@@ -3,9 +3,9 @@
 mod bench;
 mod documents;
 mod explain;
+mod faults;
 mod ping;
 mod ps;
-mod run;
 mod support;
 
 use std::process::Command;

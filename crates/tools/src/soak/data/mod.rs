@@ -254,7 +254,8 @@ fn options() -> ConnectionOptions {
         Ok(())
     };
     ConnectionOptions::new()
-        .queue_sizes(QueueSizes::new(direction::SENDS, direction::RECEIVES))
+        // One more for what says where the memory is.
+        .queue_sizes(QueueSizes::new(direction::SENDS + 1, direction::RECEIVES))
         .deadline(PATIENCE)
         .prepare(receives)
 }
@@ -294,7 +295,11 @@ fn is_over() -> Result<bool, Failure> {
 
 impl Faults {
     /// Injects the rules into what this process sends and receives.
-    fn inject(&self, host: &Host, seed: u64) -> Result<Option<Arc<oarlock_port::fault::Faults>>, Failure> {
+    fn inject(
+        &self,
+        host: &Host,
+        seed: u64,
+    ) -> Result<Option<Arc<oarlock_port::fault::Faults>>, Failure> {
         let text = self.rules(seed);
         if text.is_empty() {
             return Ok(None);

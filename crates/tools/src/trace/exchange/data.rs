@@ -95,7 +95,8 @@ impl Flow {
         }
         self.datagrams |= packet.deth.is_some();
         self.unreliable |= opcode.transport() == TransportClass::Uc;
-        self.srqns.extend(packet.xrceth.map(|xrceth| xrceth.srqn.get()));
+        self.srqns
+            .extend(packet.xrceth.map(|xrceth| xrceth.srqn.get()));
         // Nothing repeats a datagram.
         if packet.deth.is_none()
             && (is_repeated(&mut self.highest, packet.bth.psn) || self.is_asked_again(packet))
