@@ -36,6 +36,8 @@ pub(crate) struct Endpoint {
     pub(crate) has_refused: bool,
     /// Drains of its send queue that were begun.
     drains: usize,
+    /// While it drains or has drained: the requests from here on have to wait.
+    waits_from: Option<usize>,
 }
 
 /// What one host asks of the other.
@@ -124,6 +126,7 @@ impl<'a> World<'a> {
             was_mangled: false,
             has_refused: false,
             drains: 0,
+            waits_from: None,
         };
         let first = rng.next_u64() >> 8;
         let mut world = Self {
@@ -270,6 +273,7 @@ impl<'a> World<'a> {
         let wants = self.rng.chance(self.setup.drains);
         let resumes = self.rng.chance(0.3);
         let kind = self.setup.kind;
+        let posted = self.dirs[side].ops.len();
         let endpoint = &mut self.links[link][side];
         let engine = &mut endpoint.engine;
         let mask = AttrMask::STATE;
@@ -283,12 +287,14 @@ impl<'a> World<'a> {
                 };
                 engine.modify(&attr).expect("Rts leads to Sqd");
                 endpoint.drains += 1;
+                endpoint.waits_from = Some(posted);
                 self.tally.fault("sqd");
             }
             QpState::Sqd if resumes && !engine.query().sq_draining => {
                 engine
                     .modify(&QpAttr::to_state(QpState::Rts))
                     .expect("a drained queue goes on");
+                endpoint.waits_from = None;
             }
             QpState::Sqe if resumes => {
                 engine
@@ -518,7 +524,7 @@ impl<'a> World<'a> {
             self.send(now, link, side, &out[..sent.len]);
         }
         while let Some(wc) = self.links[link][side].engine.poll_completion() {
-            self.complete(side, wc);
+            self.complete(link, side, wc)?;
         }
         while let Some(event) = self.links[link][side].engine.poll_event() {
             self.tally.event(event);
@@ -553,8 +559,15 @@ impl<'a> World<'a> {
     }
 
     /// Keeps a completion where it belongs, and what it says about windows.
-    fn complete(&mut self, side: usize, mut wc: Completion) {
+    fn complete(&mut self, link: usize, side: usize, mut wc: Completion) -> Verdict {
         self.tally.status(&wc);
+        let waits_from = self.links[link][side].waits_from;
+        if let Some(waiting) = waits_from.and_then(|from| self.dirs[side].ops.get(from..))
+            && wc.status.is_success()
+            && waiting.iter().any(|op| wc.is_send && op.wr_id == wc.wr_id)
+        {
+            return Err(format!("done although the send queue was drained: {wc:?}"));
+        }
         if let Some(key) = wc.invalidated {
             self.settle_window(side, key.0, WinState::Free);
         }
@@ -599,6 +612,7 @@ impl<'a> World<'a> {
             }
             _ => wcs.push(wc),
         }
+        Ok(())
     }
 
     fn settle_window(&mut self, side: usize, key: u32, state: WinState) {
