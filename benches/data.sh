@@ -27,7 +27,7 @@ if [ "$rounds" = profile ]; then
     perf record -q -e cpu-clock -F 999 -g -o "$work/perf" -- "$OARLOCK" bench $what --local --mode event --no-check --seconds 5 --json >"$work/run" 2>/dev/null ||
       { echo "not run: perf cannot record here (kernel.perf_event_paranoid?)" >&2; exit 0; }
     echo "$what, event-driven: the three largest costs (share of all samples of both processes)"
-    perf report -q -i "$work/perf" --no-children -g none --percent-limit 0.5 --sort symbol 2>/dev/null | sed '/^$/d' | head -3
+    perf report -q -i "$work/perf" --no-children -g none --percent-limit 0.5 --sort symbol 2>/dev/null | sed 's/ *- *- *$//' | awk 'NF && ++n <= 3'
   done
   exit 0
 fi
