@@ -65,6 +65,15 @@
 #![doc = include_str!("../doc/step_by_step.rs")]
 //! ```
 //!
+//! # Data
+//!
+//! A queue pair is used by the verbs; [`Connection`] has the usual things as calls that wait: [`send`](Connection::send),
+//! [`receive`](Connection::receive), [`write`](Connection::write), [`read`](Connection::read), [`fetch_add`](Connection::fetch_add)
+//! and [`compare_swap`](Connection::compare_swap); `AsyncConnection` has them to be awaited. What peers may work on is
+//! [`memory`](Connection::memory), whose place is told to them by a message or in private data. How many READs and atomics may be
+//! under way is agreed when the connection is made ([`ConnParam::initiator_depth`], [`ConnParam::responder_resources`]); with
+//! [`create_qp_with_srq`](Identifier::create_qp_with_srq) many connections share their receives.
+//!
 //! # Which event follows which call
 //!
 //! Active side:
@@ -73,7 +82,7 @@
 //! |---|---|
 //! | [`resolve_addr`](Identifier::resolve_addr) | [`AddressResolved`](Event::AddressResolved), or [`AddressError`](Event::AddressError) |
 //! | [`resolve_route`](Identifier::resolve_route) | [`RouteResolved`](Event::RouteResolved), or [`RouteError`](Event::RouteError) |
-//! | [`create_qp`](Identifier::create_qp) | nothing |
+//! | [`create_qp`](Identifier::create_qp), [`create_qp_with_srq`](Identifier::create_qp_with_srq) | nothing |
 //! | [`connect`](Identifier::connect) | [`Established`](Event::Established) (with an external queue pair [`ConnectResponse`](Event::ConnectResponse)), or [`Rejected`](Event::Rejected), [`Unreachable`](Event::Unreachable), [`ConnectError`](Event::ConnectError) |
 //! | [`establish`](Identifier::establish) | nothing: the connection is established |
 //!

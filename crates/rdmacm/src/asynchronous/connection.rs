@@ -224,7 +224,7 @@ impl AsyncConnection {
     /// Ends the connection, and waits until it is down: until the peer has answered, or the retries are used up.
     ///
     /// # Errors
-    /// [`Error::ServiceGone`](crate::Error::ServiceGone).
+    /// [`Error::ServiceGone`].
     ///
     /// # Cancellation
     /// Safe: the disconnection goes on as long as the connection is not dropped, and dropping it ends it as well, without
@@ -237,7 +237,7 @@ impl AsyncConnection {
     /// Waits until the peer ends the connection, and answers.
     ///
     /// # Errors
-    /// [`Error::ServiceGone`](crate::Error::ServiceGone); [`Error::DeviceRemoved`](crate::Error::DeviceRemoved).
+    /// [`Error::ServiceGone`]; [`Error::DeviceRemoved`].
     ///
     /// # Cancellation
     /// Safe: the connection stays as it is.
