@@ -61,7 +61,11 @@ def peer(pattern, name, *arguments):
     path = os.path.join(work, name)
     if not os.access(path, os.X_OK):
         return None
-    text = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=300).stdout
+    try:
+        text = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=30).stdout
+    except subprocess.TimeoutExpired:
+        print(f"{name} {' '.join(arguments)}: not within 30 s", file=sys.stderr)
+        return None
     match = re.search(pattern, text)
     return float(match.group(1)) if match else None
 
@@ -82,7 +86,7 @@ for number in range(rounds):
         put(label, "GB/s", peer(r"([\d.]+) GB/s", "udpbw", f"ms={MS}", *arguments))
     put("TCP stream, bare, 1 MiB", "GB/s", peer(r"([\d.]+) GB/s", "sbw", "tcp", str(1 << 20), MS))
     for kind, label in (("tcp", "sleeping"), ("tcpspin", "polled"), ("udp", "sleeping"), ("udpspin", "polled")):
-        put(f"{kind[:3].upper()} 64 B there, bare, {label}", "us", peer(r"one-way p50 ([\d.]+) us", "lat", kind, "5000"))
+        put(f"{kind[:3].upper()} 64 B there, bare, {label}", "us", peer(r"one-way p50 ([\d.]+) us", "lat", kind, "2000"))
     print(f"round {number + 1} done", file=sys.stderr)
 
 middle = {row: {column: statistics.median(values) for column, values in columns.items()} for row, columns in found.items()}
