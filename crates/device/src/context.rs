@@ -179,7 +179,7 @@ impl Context {
             let mut sum = gone.clone();
             for qp in core.qps().all() {
                 if std::ptr::eq(Arc::as_ptr(qp.pd().context()), self) {
-                    sum.add(lock(qp.inner()).transport.counters());
+                    sum.add(qp.lock().transport.counters());
                 }
             }
             sum

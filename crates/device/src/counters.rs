@@ -60,6 +60,8 @@ counters! {
     completions_lost,
     /// Wake-ups of the engine thread.
     engine_wakeups,
+    /// Turns of queue pairs that had more to send than one turn allows.
+    turns,
     /// Deadlines handled.
     timeouts,
 }

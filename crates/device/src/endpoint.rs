@@ -17,7 +17,7 @@
 //! 4. the port (shared, except to open and close it); a table of queue pairs, regions or the shared receive queues of an
 //!    XRC domain (shared, except to change it); a region's guard (shared, except to deregister)
 //! 5. a completion queue's `state`, a shared receive queue's `queue` (never both)
-//! 6. the leaves, which call nothing while locked: timers, event queues, scratch, engine calls,
+//! 6. the leaves, which call nothing while locked: timers, the backlog, event queues, scratch, engine calls,
 //!    hooks, lists of contexts and of a completion queue's queue pairs
 //!
 //! Nothing of the program is called with any of them held.
@@ -33,6 +33,7 @@ use oarlock_transport::{QpState, VendorError};
 use oarlock_wire::Time;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::backlog::Backlog;
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::engine::{self, Signs};
@@ -77,6 +78,7 @@ pub(crate) struct Core {
     pub(crate) groups: Groups,
     pub(crate) receiver: Mutex<Receiver>,
     timers: Timers,
+    backlog: Backlog,
     scratch: Mutex<Vec<Scratch>>,
     contexts: Mutex<Vec<Weak<Context>>>,
     engine_calls: Mutex<Vec<EngineCall>>,
@@ -116,6 +118,7 @@ impl Endpoint {
             groups: Groups::new(),
             receiver: Mutex::default(),
             timers: Timers::new(),
+            backlog: Backlog::default(),
             scratch: Mutex::default(),
             contexts: Mutex::default(),
             engine_calls: Mutex::default(),
@@ -219,6 +222,10 @@ impl Core {
             .iter()
             .filter_map(Weak::upgrade)
             .collect()
+    }
+
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     pub(crate) fn timers(&self) -> &Timers {
@@ -343,7 +350,7 @@ impl Core {
         input: impl FnOnce(&mut QpInner) -> T,
     ) -> T {
         let (result, overruns) = {
-            let mut inner = lock(qp.inner());
+            let mut inner = qp.lock();
             let result = input(&mut inner);
             let overruns = self.drive(qp, &mut inner);
             (result, overruns)
@@ -352,7 +359,7 @@ impl Core {
         result
     }
 
-    /// Drains the outputs of a queue pair: packets first, so that an acknowledgement has left
+    /// Drains the outputs of a queue pair, as far as its turn goes: packets first, so that an acknowledgement has left
     /// before the completion is visible, then completions and events, then the deadline.
     pub(crate) fn drive(self: &Arc<Self>, qp: &Arc<QpShared>, inner: &mut QpInner) -> Overruns {
         inner.touched = false;
@@ -367,17 +374,21 @@ impl Core {
                 transport, held, ..
             } = &mut *inner;
             let mut memory = QpMemory::new(qp, &self.counters, held);
-            let port = read(&self.port);
-            scratch.send_all(transport, now, &mut memory, port.as_deref(), &self.counters);
-            drop(port);
+            let standing = read(&self.port);
+            let port = standing.as_deref();
+            let has_more = scratch.send_turn(transport, now, &mut memory, port, &self.counters);
+            drop(standing);
             lock(&self.scratch).push(scratch);
+            if has_more {
+                self.backlog.enter(self, qp, inner);
+            }
             overruns = qp.publish(inner);
             self.count_activity(now);
         }
         if let Some(due) = inner.transport.poll_timeout()
-            && inner.scheduled.is_none_or(|scheduled| due < scheduled)
+            && inner.scheduled.last().is_none_or(|next| due < *next)
         {
-            inner.scheduled = Some(due);
+            inner.scheduled.push(due);
             if self.timers.enter(due, qp) {
                 self.wake_engine();
             }
@@ -397,7 +408,7 @@ impl Core {
 
     /// Puts a queue pair into the error state for this reason, which its flushed requests tell.
     pub(crate) fn fail(self: &Arc<Self>, qp: &Arc<QpShared>, reason: VendorError) -> Overruns {
-        let mut inner = lock(qp.inner());
+        let mut inner = qp.lock();
         // From Reset there is nothing to flush, and nothing to say.
         if inner.transport.state() != QpState::Reset {
             inner.transport.fail(reason);
@@ -426,12 +437,11 @@ impl Core {
                 continue;
             };
             let overruns = {
-                let mut inner = lock(qp.inner());
-                if inner.scheduled != Some(due) {
-                    // An earlier entry has taken its place.
-                    continue;
+                let mut inner = qp.lock();
+                // The next one, unless an earlier one has been entered since it was taken out of the timers.
+                if let Some(entry) = inner.scheduled.iter().rposition(|entry| *entry == due) {
+                    inner.scheduled.remove(entry);
                 }
-                inner.scheduled = None;
                 self.counters.timeouts.add(1);
                 inner.transport.handle_timeout(now);
                 self.drive(&qp, &mut inner)
@@ -569,6 +579,9 @@ fn count_up(counter: &AtomicU32, max: u32) -> Option<()> {
     let counted = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
     counted.ok().map(drop)
 }
+
+#[cfg(test)]
+mod tests;
 
 /// Polls within one period of [`engine::STAND_BACK`] that count as a program that polls.
 const BUSY_POLLS: u32 = 32;

@@ -60,6 +60,7 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
             call();
         }
         core.fire_timers();
+        core.take_turns();
         let part = if core.lead().is_led() {
             Part::Led
         } else if core.may_stand_back() {
@@ -125,6 +126,11 @@ fn sleep(
     let deadline = match part {
         Part::StandBack => earliest(deadline, Some(now + STAND_BACK)),
         Part::Receive | Part::Led => deadline,
+    };
+    let deadline = if core.backlog().is_empty() {
+        deadline
+    } else {
+        Some(now)
     };
     let wake = core.wake_fd().as_fd();
     let on = |wanted| {

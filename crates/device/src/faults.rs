@@ -30,7 +30,7 @@ impl Core {
         tracing::debug!(%fault, qpn = ?qp.qpn(), "a fault on purpose");
         match fault {
             DeviceFault::ReceiverNotReady => {
-                crate::locks::lock(qp.inner()).transport.refuse_request();
+                qp.lock().transport.refuse_request();
                 Struck::Passed
             }
             DeviceFault::QpError => {

@@ -48,6 +48,7 @@
 //! entered after the last placement for its request, and both happen under the queue pair's lock.
 #![deny(unsafe_code)]
 
+mod backlog;
 mod context;
 mod counters;
 mod cq;

@@ -16,7 +16,6 @@ use crate::cq::Cq;
 use crate::endpoint::Core;
 use crate::error::Error;
 use crate::groups::Group;
-use crate::locks::lock;
 use crate::mr::{Window, WindowType};
 use crate::pd::Pd;
 use crate::srq::Srq;
@@ -217,18 +216,18 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        lock(self.shared().inner()).transport.state()
+        self.shared().lock().transport.state()
     }
 
     /// Its attributes; the mask names those that have been given.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
-        lock(self.shared().inner()).transport.query()
+        self.shared().lock().transport.query()
     }
 
     /// Its counters.
     pub fn counters(&self) -> Counters {
-        lock(self.shared().inner()).transport.counters().clone()
+        self.shared().lock().transport.counters().clone()
     }
 
     /// Changes state and attributes.

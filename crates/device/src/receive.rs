@@ -98,7 +98,7 @@ impl Core {
         drop(last);
         for qp in touched.drain(..) {
             let overruns = {
-                let mut inner = lock(qp.inner());
+                let mut inner = qp.lock();
                 self.drive(&qp, &mut inner)
             };
             self.fail_overrun(overruns);
@@ -145,7 +145,7 @@ impl Core {
         {
             return;
         }
-        let mut inner = lock(qp.inner());
+        let mut inner = qp.lock();
         if qp.is_destroyed() {
             self.counters.no_such_qp.add(1);
             return;

@@ -120,6 +120,11 @@ impl Timers {
         end
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.state).heap.len()
+    }
+
     pub(crate) fn wake_up(&self) {
         lock(&self.state).sleep = Sleep::Awake;
     }

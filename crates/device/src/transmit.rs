@@ -58,23 +58,25 @@ impl Run {
 }
 
 impl Scratch {
-    /// Takes all packets that `transport` has to send. Without a port (the service is gone) they are
-    /// counted and dropped, so that completions can follow.
-    pub(crate) fn send_all(
+    /// Takes the packets that `transport` has to send, at most [`TURN`]; whether there may be more. Without a port (the
+    /// service is gone) they are counted and dropped, so that completions can follow.
+    pub(crate) fn send_turn(
         &mut self,
         transport: &mut Transport,
         now: Time,
         memory: &mut dyn Memory,
         port: Option<&Port>,
         counters: &Counters,
-    ) {
+    ) -> bool {
         let mut run: Option<Run> = None;
-        loop {
+        let mut is_all = false;
+        for _ in 0..TURN {
             let end = run.as_ref().map_or(0, |run| run.len);
             let packet: &mut PacketBuf = self.run[end..]
                 .first_chunk_mut()
                 .expect("a run leaves room for a packet");
             let Some(transmit) = transport.poll_transmit(now, memory, packet) else {
+                is_all = true;
                 break;
             };
             let segment = transmit.len + ICRC_LEN;
@@ -101,6 +103,7 @@ impl Scratch {
         if let Some(last) = run {
             self.flush(&last, port, counters);
         }
+        !is_all
     }
 
     fn flush(&mut self, run: &Run, port: Option<&Port>, counters: &Counters) {
@@ -122,6 +125,10 @@ impl Scratch {
     }
 }
 
+/// Packets that a queue pair may send while it is locked. One READ request of a peer asks for up to 2^31 bytes, and whoever
+/// wants the queue pair, or the thread that sends them, must not wait for all of them. More than the windows of our own
+/// requests, which so leave in one turn.
+pub(crate) const TURN: u32 = 256;
 const ICRC_LEN: usize = 4;
 /// What [`Port::send_run`] takes.
 const MAX_SEGMENTS: u64 = 64;

@@ -1,8 +1,8 @@
 //! What the tables of the endpoint share with the handle of a queue pair.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use oarlock_transport::{Completion, QpAttr, QpEvent, QpState, QpType};
 use oarlock_wire::{AddressVector, Qpn, Srqn, Time};
@@ -11,7 +11,7 @@ use super::{CommEstHook, QpInit};
 use crate::cq::{Cq, CqShared, Pushed};
 use crate::endpoint::Core;
 use crate::event::AsyncEvent;
-use crate::locks::lock;
+use crate::locks::{lock, try_lock};
 use crate::pd::Pd;
 use crate::srq::{Srq, SrqShared};
 use crate::transport::Transport;
@@ -28,6 +28,8 @@ pub(crate) struct QpShared {
     srq: Option<Arc<SrqShared>>,
     xrc_domain: Option<XrcDomain>,
     inner: Mutex<QpInner>,
+    /// Threads that wait for `inner`.
+    wanted: AtomicU32,
     comm_est: Mutex<CommEst>,
     /// Has asynchronous events in its context's queue, or had.
     has_raised: AtomicBool,
@@ -37,8 +39,11 @@ pub(crate) struct QpShared {
 
 pub(crate) struct QpInner {
     pub(crate) transport: Transport,
-    /// Time of this queue pair's entry in the timers that counts.
-    pub(crate) scheduled: Option<Time>,
+    /// Times of this queue pair's entries in the timers, the next one last. A new one is entered only when it is earlier
+    /// than that, so that there are few.
+    pub(crate) scheduled: Vec<Time>,
+    /// Has more to send than its turn allowed, and waits for another.
+    pub(crate) waits_for_turn: bool,
     /// Is in the list of those to be driven after a batch of packets.
     pub(crate) touched: bool,
     /// XRC: the queue that the engine's buffer was taken from; keeps its memory while the engine may write there.
@@ -83,10 +88,12 @@ impl QpShared {
             xrc_domain,
             inner: Mutex::new(QpInner {
                 transport,
-                scheduled: None,
+                scheduled: Vec::new(),
+                waits_for_turn: false,
                 touched: false,
                 held: None,
             }),
+            wanted: AtomicU32::new(0),
             comm_est: Mutex::default(),
             has_raised: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
@@ -110,8 +117,22 @@ impl QpShared {
         self.user.as_ref()
     }
 
-    pub(crate) fn inner(&self) -> &Mutex<QpInner> {
-        &self.inner
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QpInner> {
+        if let Some(inner) = try_lock(&self.inner) {
+            return inner;
+        }
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        let inner = lock(&self.inner);
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
+        inner
+    }
+
+    /// For turns, which give way: `None` if another thread has it or waits for it.
+    pub(crate) fn lock_if_unwanted(&self) -> Option<MutexGuard<'_, QpInner>> {
+        if self.wanted.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        try_lock(&self.inner)
     }
 
     /// Whether the handle is gone: nothing more is to be done for this queue pair.
@@ -243,7 +264,7 @@ impl QpShared {
     pub(super) fn retire(&self) {
         self.pd.context().retire(|| {
             self.core().qps().remove(self.qpn);
-            let inner = lock(&self.inner);
+            let inner = self.lock();
             // With the lock in hand: no packet that is being handled finds them bound again.
             self.destroyed.store(true, Ordering::Release);
             self.release_windows();
