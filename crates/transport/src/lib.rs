@@ -35,7 +35,8 @@
 //! deadline is that of [`UcConfig::pace`]. The methods of [`Ud`] take no time.
 //!
 //! Memory is reached through [`Memory`] only, so that whatever can go wrong with a buffer comes back as an error.
-//! No call allocates once the queue pair exists; a shared receive queue's [`HeldReceive`] grows once.
+//! Once a queue pair exists no call allocates but [`Rc::modify`], which makes room for responses when it is known how many
+//! there can be; a shared receive queue's [`HeldReceive`] grows once.
 //!
 //! # What each service does
 //!
@@ -176,6 +177,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod common;
 mod completion;
 mod counters;
 mod error;

@@ -121,6 +121,11 @@ impl<W: Copy> WorkQueue<W> {
         self.head == self.tail
     }
 
+    /// How many requests it takes.
+    pub(crate) const fn depth(&self) -> usize {
+        self.wqes.len()
+    }
+
     /// How many entries wait.
     pub(crate) const fn len(&self) -> u32 {
         (self.tail - self.head) as u32
@@ -145,7 +150,7 @@ impl<W: Copy> WorkQueue<W> {
     }
 
     /// Whether there is a place behind `ahead` requests that are to be posted before.
-    pub(crate) fn check_room(&self, ahead: usize) -> Result<(), Error> {
+    fn check_room(&self, ahead: usize) -> Result<(), Error> {
         if self.outstanding as usize + ahead >= self.wqes.len() {
             return Err(Error::QueueFull {
                 queue: self.name,
@@ -258,6 +263,19 @@ impl<W: Copy> SendQueue<W> {
                 total_len(sges)
             }
         })
+    }
+
+    /// Whether all of these requests may be posted, one after the other; `check` looks at each by itself.
+    pub(crate) fn check_list<T>(
+        &self,
+        wrs: &[SendWr<'_>],
+        check: impl Fn(&SendWr<'_>) -> Result<T, Error>,
+    ) -> Result<(), (usize, Error)> {
+        for (index, wr) in wrs.iter().enumerate() {
+            let fits = check(wr).and_then(|_| self.check_room(index));
+            fits.map_err(|error| (index, error))?;
+        }
+        Ok(())
     }
 
     /// Appends a request that [`check`](Self::check) has let pass.

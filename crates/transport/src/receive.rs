@@ -33,6 +33,11 @@ impl Buffers {
         self.is_shared
     }
 
+    /// How many requests the own queue takes.
+    pub(crate) const fn depth(&self) -> usize {
+        self.own.depth()
+    }
+
     /// Whether `wr` may be posted.
     pub(crate) fn check(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
         if self.is_shared {

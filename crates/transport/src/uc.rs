@@ -16,13 +16,13 @@ mod responder;
 mod tests;
 
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use oarlock_wire::base::TransportClass;
 use oarlock_wire::{AddressVector, Mtu, Packet, Psn, Qpn, Time};
 
 use crate::attr::{AttrMask, Limits, QpAttr, QpState, QpType, transition};
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::common::Common;
+use crate::completion::Completion;
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
 use crate::memory::Memory;
@@ -86,12 +86,9 @@ impl Default for UcConfig {
 #[derive(Debug)]
 pub struct Uc {
     config: UcConfig,
-    state: QpState,
-    attr: QpAttr,
+    common: Common<()>,
     /// Payload bytes of a full packet; fixed from Rtr on.
     mtu: u32,
-    sq: SendQueue<()>,
-    buffers: Buffers,
     /// PSN of the next packet.
     next_psn: Psn,
     /// Which packet of the oldest request is next.
@@ -100,14 +97,17 @@ pub struct Uc {
     /// Raise the event when the send queue has drained.
     notify_drained: bool,
     responder: Responder,
-    completions: VecDeque<Completion>,
-    events: VecDeque<QpEvent>,
-    counters: Counters,
 }
 
 impl Uc {
     /// A queue pair in state [`QpState::Reset`].
     pub fn new(config: UcConfig) -> Self {
+        let sq = SendQueue::new(
+            config.max_send_wr,
+            config.max_send_sge,
+            config.max_inline,
+            (),
+        );
         let buffers = Buffers::new(
             config.max_recv_wr,
             config.max_recv_sge,
@@ -115,26 +115,13 @@ impl Uc {
         );
         Self {
             config,
-            state: QpState::Reset,
-            attr: QpAttr::default(),
+            common: Common::new(sq, buffers, config.sq_sig_all),
             mtu: 0,
-            sq: SendQueue::new(
-                config.max_send_wr,
-                config.max_send_sge,
-                config.max_inline,
-                (),
-            ),
-            buffers,
             next_psn: Psn::default(),
             packet: 0,
             pace: Pace::new(config.burst, config.pace),
             notify_drained: false,
             responder: Responder::default(),
-            completions: VecDeque::with_capacity(
-                config.max_send_wr as usize + config.max_recv_wr as usize,
-            ),
-            events: VecDeque::with_capacity(4),
-            counters: Counters::default(),
         }
     }
 
@@ -150,22 +137,22 @@ impl Uc {
 
     /// Its state.
     pub const fn state(&self) -> QpState {
-        self.state
+        self.common.state
     }
 
     /// Its counters.
     pub const fn counters(&self) -> &Counters {
-        &self.counters
+        &self.common.counters
     }
 
     /// Its attributes; the mask names those that have been given. `sq_psn` is the next to be sent, `rq_psn` the next expected.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         let mut attr = QpAttr {
-            state: self.state,
-            current_state: self.state,
+            state: self.common.state,
+            current_state: self.common.state,
             sq_draining: self.is_draining(),
-            ..self.attr
+            ..self.common.attr
         };
         if attr.mask.contains(AttrMask::SQ_PSN) {
             attr.sq_psn = self.next_psn;
@@ -191,7 +178,7 @@ impl Uc {
     /// IBA Vol. 1 ch. 11 "Modify queue pair".
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
-        let to = transition(QpType::Uc, self.state, attr)?;
+        let to = transition(QpType::Uc, self.common.state, attr)?;
         let limits = Limits {
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
@@ -201,21 +188,21 @@ impl Uc {
         if self.is_draining() && !matches!(to, QpState::Reset | QpState::Error) {
             return Err(Error::StillDraining { to });
         }
-        let from = self.state;
+        let from = self.common.state;
         match to {
             QpState::Reset => self.reset(),
-            QpState::Error => self.enter_error(VendorError::FLUSHED_BY_PROGRAM),
+            QpState::Error => self.common.enter_error(VendorError::FLUSHED_BY_PROGRAM),
             _ => {
-                self.attr.merge(attr);
-                self.state = to;
+                self.common.attr.merge(attr);
+                self.common.state = to;
             }
         }
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
-                self.mtu = self.attr.path_mtu.bytes().map_or(0, u32::from);
-                self.responder.expected = self.attr.rq_psn;
+                self.mtu = self.common.attr.path_mtu.bytes().map_or(0, u32::from);
+                self.responder.expected = self.common.attr.rq_psn;
             }
-            (QpState::Rtr, QpState::Rts) => self.next_psn = self.attr.sq_psn,
+            (QpState::Rtr, QpState::Rts) => self.next_psn = self.common.attr.sq_psn,
             (QpState::Rts, QpState::Sqd) => {
                 let asked = attr.mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY);
                 self.notify_drained = asked && attr.sqd_notify;
@@ -229,53 +216,25 @@ impl Uc {
     }
 
     fn reset(&mut self) {
-        self.state = QpState::Reset;
-        self.attr = QpAttr::default();
+        self.common.reset();
         self.mtu = 0;
-        self.sq.clear();
-        self.buffers.clear();
         self.next_psn = Psn::default();
         self.packet = 0;
         self.pace.clear();
         self.notify_drained = false;
         self.responder = Responder::default();
-        self.completions.clear();
-        self.events.clear();
-    }
-
-    /// Flushes both queues, each in its order; `reason` is why.
-    fn enter_error(&mut self, reason: VendorError) {
-        let was_error = self.state == QpState::Error;
-        self.state = QpState::Error;
-        self.flush_sends(reason);
-        while let Some(wr_id) = self.buffers.finish() {
-            self.fail_recv(wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        }
-        if self.buffers.is_shared() && !was_error {
-            self.events.push_back(QpEvent::LastWqeReached);
-        }
     }
 
     /// Puts the queue pair into the error state by the fault of neither program, which [`QpEvent::Fatal`] tells: everything
     /// outstanding is flushed, for this reason. In [`QpState::Error`] it does nothing.
     pub fn fail(&mut self, reason: VendorError) {
-        if self.state != QpState::Error {
-            self.events.push_back(QpEvent::Fatal);
-            self.enter_error(reason);
-        }
-    }
-
-    fn flush_sends(&mut self, reason: VendorError) {
-        while let Some(wqe) = self.sq.pop() {
-            let opcode = wqe.op.wc_opcode();
-            self.fail_send(wqe.wr_id, opcode, WcStatus::WR_FLUSH_ERR, reason);
-        }
+        self.common.fail(reason);
     }
 
     /// The send queue has drained: state Sqd, and nothing is begun and unfinished.
     fn note_drained(&mut self) {
         if core::mem::take(&mut self.notify_drained) {
-            self.events.push_back(QpEvent::SqDrained);
+            self.common.events.push_back(QpEvent::SqDrained);
         }
     }
 
@@ -290,14 +249,7 @@ impl Uc {
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
         let length = self.check_send(wr)?;
-        if self.flushes_sends() {
-            self.sq.reserve();
-            let (status, reason) = (WcStatus::WR_FLUSH_ERR, VendorError::FLUSHED_AT_POST);
-            self.fail_send(wr.wr_id, wr.op.wc_opcode(), status, reason);
-        } else {
-            let signaled = wr.signaled || self.config.sq_sig_all;
-            self.sq.push(wr, signaled, length, ());
-        }
+        self.common.post_send(wr, length, ());
         Ok(())
     }
 
@@ -306,29 +258,15 @@ impl Uc {
     /// # Errors
     /// Those of `post_send`, with the index of the first request that would be refused.
     pub fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
-        for (index, wr) in wrs.iter().enumerate() {
-            let checked = self.check_send(wr);
-            let fits = checked.and_then(|_| self.sq.check_room(index));
-            fits.map_err(|error| (index, error))?;
-        }
-        Ok(())
+        self.common.sq.check_list(wrs, |wr| self.check_send(wr))
     }
 
     /// The length of the message, or the rule that the request breaks.
     fn check_send(&self, wr: &SendWr<'_>) -> Result<u32, Error> {
-        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(Error::WrongState {
-                call: "post_send",
-                state: self.state,
-            });
-        }
+        self.common.check_state_to_send()?;
         let length = wr.check(QpType::Uc)?;
-        let _ = self.sq.check(wr)?;
+        let _ = self.common.sq.check(wr)?;
         Ok(length)
-    }
-
-    const fn flushes_sends(&self) -> bool {
-        matches!(self.state, QpState::Sqe | QpState::Error)
     }
 
     /// Appends a buffer to the receive queue; in [`QpState::Error`] it is flushed at once.
@@ -338,21 +276,7 @@ impl Uc {
     /// [`Error::QueueFull`], [`Error::TooManySges`].
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        if self.state == QpState::Reset {
-            return Err(Error::WrongState {
-                call: "post_recv",
-                state: self.state,
-            });
-        }
-        self.buffers.check(wr)?;
-        if self.state == QpState::Error {
-            self.buffers.reserve();
-            let reason = VendorError::FLUSHED_AT_POST;
-            self.fail_recv(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        } else {
-            self.buffers.push(wr);
-        }
-        Ok(())
+        self.common.post_recv(wr)
     }
 
     /// Takes a packet as it came from the network, without its ICRC; bytes that are no packet are counted.
@@ -366,8 +290,8 @@ impl Uc {
         match Packet::parse(bytes) {
             Ok(packet) => self.handle_packet(now, from, &packet, memory),
             Err(_) => {
-                self.counters.count(Counter::PacketsReceived);
-                self.counters.count(Counter::DroppedMalformed);
+                self.common.counters.count(Counter::PacketsReceived);
+                self.common.counters.count(Counter::DroppedMalformed);
             }
         }
     }
@@ -382,10 +306,10 @@ impl Uc {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
-        self.counters.count(Counter::PacketsReceived);
+        self.common.counters.count(Counter::PacketsReceived);
         match self.admit(from, packet) {
             Ok(()) => self.on_request(packet, memory),
-            Err(reason) => self.counters.count(reason),
+            Err(reason) => self.common.counters.count(reason),
         }
     }
 
@@ -401,16 +325,13 @@ impl Uc {
         if bth.opcode.transport() != TransportClass::Uc {
             return Err(Counter::DroppedWrongTransport);
         }
-        if !matches!(
-            self.state,
-            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-        ) {
+        if !self.common.is_receiving() {
             return Err(Counter::DroppedWrongState);
         }
-        if !pkeys_match(bth.pkey, self.attr.pkey) {
+        if !pkeys_match(bth.pkey, self.common.attr.pkey) {
             return Err(Counter::DroppedWrongPkey);
         }
-        if from.peer() != self.attr.av.peer() || from.local != self.attr.av.local {
+        if from.peer() != self.common.attr.av.peer() || from.local != self.common.attr.av.local {
             return Err(Counter::DroppedWrongSource);
         }
         Ok(())
@@ -441,7 +362,7 @@ impl Uc {
         }
         let len = self.next_request(now, memory, out)?;
         Some(Transmit {
-            av: self.attr.av,
+            av: self.common.attr.av,
             len,
         })
     }
@@ -449,19 +370,13 @@ impl Uc {
     /// The next completion.
     #[must_use]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        let completion = self.completions.pop_front()?;
-        if completion.is_send {
-            self.sq.retire();
-        } else {
-            self.buffers.retire();
-        }
-        Some(completion)
+        self.common.poll_completion()
     }
 
     /// The next asynchronous event.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        self.events.pop_front()
+        self.common.events.pop_front()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due: when the next burst may begin, if anything is to be sent.
@@ -474,28 +389,6 @@ impl Uc {
     /// [`poll_event`](Self::poll_event) may have something.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.completions.is_empty()
-            || !self.events.is_empty()
-            || (self.pace.until().is_none() && self.has_request())
-    }
-
-    fn fail_send(
-        &mut self,
-        wr_id: u64,
-        opcode: WcOpcode,
-        status: WcStatus,
-        vendor_err: VendorError,
-    ) {
-        self.counters.count(Counter::of_failed_send(status));
-        self.completions
-            .push_back(Completion::failure(wr_id, status, opcode, true, vendor_err));
-    }
-
-    fn fail_recv(&mut self, wr_id: u64, status: WcStatus, vendor_err: VendorError) {
-        self.counters.count(Counter::of_failed_receive(status));
-        let opcode = WcOpcode::RECV;
-        self.completions.push_back(Completion::failure(
-            wr_id, status, opcode, false, vendor_err,
-        ));
+        self.common.has_news() || (self.pace.until().is_none() && self.has_request())
     }
 }

@@ -16,14 +16,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use oarlock_wire::packet::padding;
 use oarlock_wire::{
     AddressVector, Bth, Deth, Gid, Grh, ImmDt, Mtu, Opcode, Packet, PacketHeader, Psn, QKey, Qpn,
 };
 
 use crate::attr::{AttrMask, Limits, QpAttr, QpState, QpType, transition};
+use crate::common::Common;
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::counters::{Counter, Counters};
 use crate::error::Error;
@@ -79,15 +78,9 @@ impl Default for UdConfig {
 #[derive(Debug)]
 pub struct Ud {
     config: UdConfig,
-    state: QpState,
-    attr: QpAttr,
+    common: Common<UdDestination>,
     mtu: u32,
     next_psn: Psn,
-    sq: SendQueue<UdDestination>,
-    buffers: Buffers,
-    completions: VecDeque<Completion>,
-    events: VecDeque<QpEvent>,
-    counters: Counters,
 }
 
 impl Ud {
@@ -98,28 +91,22 @@ impl Ud {
             remote_qpn: Qpn::QP0,
             remote_qkey: QKey::default(),
         };
+        let sq = SendQueue::new(
+            config.max_send_wr,
+            config.max_send_sge,
+            config.max_inline,
+            nowhere,
+        );
+        let buffers = Buffers::new(
+            config.max_recv_wr,
+            config.max_recv_sge,
+            config.shared_receives,
+        );
         Self {
             config,
-            state: QpState::Reset,
-            attr: QpAttr::default(),
+            common: Common::new(sq, buffers, config.sq_sig_all),
             mtu: config.mtu.bytes().map_or(SMALLEST_MTU, u32::from),
             next_psn: Psn::default(),
-            sq: SendQueue::new(
-                config.max_send_wr,
-                config.max_send_sge,
-                config.max_inline,
-                nowhere,
-            ),
-            buffers: Buffers::new(
-                config.max_recv_wr,
-                config.max_recv_sge,
-                config.shared_receives,
-            ),
-            completions: VecDeque::with_capacity(
-                config.max_send_wr as usize + config.max_recv_wr as usize,
-            ),
-            events: VecDeque::with_capacity(4),
-            counters: Counters::default(),
         }
     }
 
@@ -135,21 +122,21 @@ impl Ud {
 
     /// Its state.
     pub const fn state(&self) -> QpState {
-        self.state
+        self.common.state
     }
 
     /// Its counters.
     pub const fn counters(&self) -> &Counters {
-        &self.counters
+        &self.common.counters
     }
 
     /// Its attributes; the mask names those that have been given. `sq_psn` is the next to be sent.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         let mut attr = QpAttr {
-            state: self.state,
-            current_state: self.state,
-            ..self.attr
+            state: self.common.state,
+            current_state: self.common.state,
+            ..self.common.attr
         };
         if attr.mask.contains(AttrMask::SQ_PSN) {
             attr.sq_psn = self.next_psn;
@@ -174,7 +161,7 @@ impl Ud {
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), Error> {
         // Deviation: a Q_Key with the top bit set is for privileged callers (IBA Vol. 1 ch. 10 "Q_Keys"). Whoever has a slot
         // of the port can write any packet to it, so refusing such a key here would protect nobody.
-        let to = transition(QpType::Ud, self.state, attr)?;
+        let to = transition(QpType::Ud, self.common.state, attr)?;
         let limits = Limits {
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
@@ -183,57 +170,30 @@ impl Ud {
         limits.check(attr)?;
         match to {
             QpState::Reset => self.reset(),
-            QpState::Error => self.enter_error(VendorError::FLUSHED_BY_PROGRAM),
+            QpState::Error => self.common.enter_error(VendorError::FLUSHED_BY_PROGRAM),
             _ => {
-                self.attr.merge(attr);
+                self.common.attr.merge(attr);
                 if attr.mask.contains(AttrMask::SQ_PSN) {
                     self.next_psn = attr.sq_psn;
                 }
-                self.state = to;
+                self.common.state = to;
             }
         }
         if attr.mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_notify {
-            self.events.push_back(QpEvent::SqDrained);
+            self.common.events.push_back(QpEvent::SqDrained);
         }
         Ok(())
     }
 
     fn reset(&mut self) {
-        self.state = QpState::Reset;
-        self.attr = QpAttr::default();
+        self.common.reset();
         self.next_psn = Psn::default();
-        self.sq.clear();
-        self.buffers.clear();
-        self.completions.clear();
-        self.events.clear();
-    }
-
-    /// Flushes both queues, each in its order; `reason` is why.
-    fn enter_error(&mut self, reason: VendorError) {
-        let was_error = self.state == QpState::Error;
-        self.state = QpState::Error;
-        self.flush_sends(reason);
-        while let Some(wr_id) = self.buffers.finish() {
-            self.fail_recv(wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        }
-        if self.buffers.is_shared() && !was_error {
-            self.events.push_back(QpEvent::LastWqeReached);
-        }
     }
 
     /// Puts the queue pair into the error state by the fault of neither program, which [`QpEvent::Fatal`] tells: everything
     /// outstanding is flushed, for this reason. In [`QpState::Error`] it does nothing.
     pub fn fail(&mut self, reason: VendorError) {
-        if self.state != QpState::Error {
-            self.events.push_back(QpEvent::Fatal);
-            self.enter_error(reason);
-        }
-    }
-
-    fn flush_sends(&mut self, reason: VendorError) {
-        while let Some(wqe) = self.sq.pop() {
-            self.fail_send(wqe.wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        }
+        self.common.fail(reason);
     }
 
     /// Appends a datagram to the send queue; in [`QpState::Error`] and [`QpState::Sqe`] it is flushed at once, in
@@ -246,14 +206,7 @@ impl Ud {
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
         let (length, to) = self.check_send(wr)?;
-        if matches!(self.state, QpState::Sqe | QpState::Error) {
-            self.sq.reserve();
-            let reason = VendorError::FLUSHED_AT_POST;
-            self.fail_send(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        } else {
-            let signaled = wr.signaled || self.config.sq_sig_all;
-            self.sq.push(wr, signaled, length, to);
-        }
+        self.common.post_send(wr, length, to);
         Ok(())
     }
 
@@ -262,22 +215,12 @@ impl Ud {
     /// # Errors
     /// Those of `post_send`, with the index of the first request that would be refused.
     pub fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
-        for (index, wr) in wrs.iter().enumerate() {
-            let checked = self.check_send(wr);
-            let fits = checked.and_then(|_| self.sq.check_room(index));
-            fits.map_err(|error| (index, error))?;
-        }
-        Ok(())
+        self.common.sq.check_list(wrs, |wr| self.check_send(wr))
     }
 
     /// The length of the message and where it goes, or the rule that the request breaks.
     fn check_send(&self, wr: &SendWr<'_>) -> Result<(u32, UdDestination), Error> {
-        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(Error::WrongState {
-                call: "post_send",
-                state: self.state,
-            });
-        }
+        self.common.check_state_to_send()?;
         let too_long = |given| Error::DatagramTooLong {
             given,
             mtu: self.config.mtu,
@@ -293,7 +236,7 @@ impl Ud {
                 qpn: to.remote_qpn,
             });
         }
-        let _ = self.sq.check(wr)?;
+        let _ = self.common.sq.check(wr)?;
         if length > self.mtu {
             return Err(too_long(length.into()));
         }
@@ -308,21 +251,7 @@ impl Ud {
     /// [`Error::QueueFull`], [`Error::TooManySges`].
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        if self.state == QpState::Reset {
-            return Err(Error::WrongState {
-                call: "post_recv",
-                state: self.state,
-            });
-        }
-        self.buffers.check(wr)?;
-        if self.state == QpState::Error {
-            self.buffers.reserve();
-            let reason = VendorError::FLUSHED_AT_POST;
-            self.fail_recv(wr.wr_id, WcStatus::WR_FLUSH_ERR, reason);
-        } else {
-            self.buffers.push(wr);
-        }
-        Ok(())
+        self.common.post_recv(wr)
     }
 
     /// Takes a packet as it came from the network, without its ICRC; bytes that are no packet are counted.
@@ -330,8 +259,8 @@ impl Ud {
         match Packet::parse(bytes) {
             Ok(packet) => self.handle_packet(from, &packet, memory),
             Err(_) => {
-                self.counters.count(Counter::PacketsReceived);
-                self.counters.count(Counter::DroppedMalformed);
+                self.common.counters.count(Counter::PacketsReceived);
+                self.common.counters.count(Counter::DroppedMalformed);
             }
         }
     }
@@ -347,13 +276,13 @@ impl Ud {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
-        self.counters.count(Counter::PacketsReceived);
+        self.common.counters.count(Counter::PacketsReceived);
         match self.receive(from, packet, memory) {
             Ok(()) => {
-                self.counters.count(Counter::DatagramsReceived);
-                self.counters.count(Counter::SendsReceived);
+                self.common.counters.count(Counter::DatagramsReceived);
+                self.common.counters.count(Counter::SendsReceived);
             }
-            Err(reason) => self.counters.count(reason),
+            Err(reason) => self.common.counters.count(reason),
         }
     }
 
@@ -365,6 +294,7 @@ impl Ud {
     ) -> Result<(), Counter> {
         let deth = self.admit(from, packet)?;
         let capacity = self
+            .common
             .buffers
             .take(memory)
             .ok_or(Counter::DroppedReceiverNotReady)?;
@@ -372,29 +302,30 @@ impl Ud {
         if length > capacity {
             // Deviation: IBA calls it a local length error, after which the queue pair is of no use: whoever knows the Q_Key
             // could stop every receiver. Linux soft RoCE drops such a message, too.
-            self.counters.count(Counter::ReceiveLengthErrors);
-            if self.buffers.is_shared()
-                && let Some(wr_id) = self.buffers.finish()
-            {
-                let reason = VendorError::MESSAGE_TOO_LONG;
-                self.fail_recv(wr_id, WcStatus::LOC_LEN_ERR, reason);
-            }
+            self.common.counters.count(Counter::ReceiveLengthErrors);
+            self.common
+                .fail_shared(WcStatus::LOC_LEN_ERR, VendorError::MESSAGE_TOO_LONG);
             return Err(Counter::DroppedNoRoom);
         }
         let grh = Grh::of(from, packet_len(packet)).to_bytes();
-        let header = self.buffers.place(memory, 0, &grh);
-        let placed =
-            header.and_then(|()| self.buffers.place(memory, Grh::LEN as u64, packet.payload));
+        let header = self.common.buffers.place(memory, 0, &grh);
+        let placed = header.and_then(|()| {
+            self.common
+                .buffers
+                .place(memory, Grh::LEN as u64, packet.payload)
+        });
         let wr_id = self
+            .common
             .buffers
             .finish()
             .ok_or(Counter::DroppedReceiverNotReady)?;
         if let Err(error) = placed {
-            self.fail_recv(wr_id, WcStatus::LOC_PROT_ERR, error.into());
-            self.enter_error(VendorError::FLUSHED_BY_RECEIVE);
+            self.common
+                .fail_recv(wr_id, WcStatus::LOC_PROT_ERR, error.into());
+            self.common.enter_error(VendorError::FLUSHED_BY_RECEIVE);
             return Err(Counter::DroppedNotPlaced);
         }
-        self.completions.push_back(Completion {
+        self.common.completions.push_back(Completion {
             imm: packet.immdt.map(|ImmDt(imm)| imm),
             solicited: packet.bth.solicited,
             src_qp: deth.src_qpn,
@@ -424,20 +355,17 @@ impl Ud {
         if from.remote.is_multicast() || from.remote.to_ip().is_unspecified() {
             return Err(Counter::DroppedWrongSource);
         }
-        if !matches!(
-            self.state,
-            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-        ) {
+        if !self.common.is_receiving() {
             return Err(Counter::DroppedWrongState);
         }
         if !matches!(bth.opcode, Opcode::UD_SEND_ONLY | Opcode::UD_SEND_ONLY_IMM) {
             return Err(Counter::DroppedWrongTransport);
         }
         let deth = packet.deth.ok_or(Counter::DroppedMalformed)?;
-        if !pkeys_match(bth.pkey, self.attr.pkey) {
+        if !pkeys_match(bth.pkey, self.common.attr.pkey) {
             return Err(Counter::DroppedWrongPkey);
         }
-        if deth.qkey != self.attr.qkey {
+        if deth.qkey != self.common.attr.qkey {
             return Err(Counter::DroppedWrongQkey);
         }
         if packet.payload.len() > self.mtu as usize {
@@ -456,43 +384,34 @@ impl Ud {
         memory: &mut dyn Memory,
         out: &mut PacketBuf,
     ) -> Option<Transmit> {
-        if self.state != QpState::Rts || self.sq.is_empty() {
+        if self.common.state != QpState::Rts || self.common.sq.is_empty() {
             return None;
         }
-        let serial = self.sq.head();
-        let wqe = *self.sq.get(serial);
+        let serial = self.common.sq.head();
+        let wqe = *self.common.sq.get(serial);
         let header = self.header(&wqe);
         let payload_len = wqe.length as usize;
         let header_len = emit(&header, payload_len, out);
         let end = header_len + payload_len;
         let gathered = self
+            .common
             .sq
             .source(serial)
             .read(memory, 0, &mut out[header_len..end]);
-        let _ = self.sq.pop();
+        let _ = self.common.sq.pop();
         if let Err(error) = gathered {
-            self.counters.count(Counter::LocalAccessErrors);
-            self.fail_send(wqe.wr_id, WcStatus::LOC_PROT_ERR, error.into());
-            self.state = QpState::Sqe;
-            self.flush_sends(VendorError::FLUSHED_BY_SEND);
+            self.common.counters.count(Counter::LocalAccessErrors);
+            self.common
+                .enter_sqe(&wqe, WcStatus::LOC_PROT_ERR, error.into());
             return None;
         }
         let len = end + padding(payload_len);
         out[end..len].fill(0);
         self.next_psn = self.next_psn.next();
-        self.counters.count(Counter::DatagramsSent);
-        self.counters.count(Counter::PacketsSent);
-        self.counters.count(Counter::SendsCompleted);
-        if wqe.signaled {
-            self.completions.push_back(Completion::success(
-                wqe.wr_id,
-                WcOpcode::SEND,
-                true,
-                wqe.length,
-            ));
-        } else {
-            self.sq.retire();
-        }
+        self.common.counters.count(Counter::DatagramsSent);
+        self.common.counters.count(Counter::PacketsSent);
+        self.common.counters.count(Counter::SendsCompleted);
+        self.common.complete_send(&wqe);
         Some(Transmit {
             av: wqe.way.av,
             len,
@@ -507,13 +426,13 @@ impl Ud {
         let to = &wqe.way;
         let bth = Bth {
             solicited: wqe.solicited,
-            pkey: self.attr.pkey,
+            pkey: self.common.attr.pkey,
             ..Bth::new(opcode, to.remote_qpn, self.next_psn)
         };
         let qkey = if to.remote_qkey.get() & OWN_QKEY == 0 {
             to.remote_qkey
         } else {
-            self.attr.qkey
+            self.common.attr.qkey
         };
         PacketHeader {
             immdt,
@@ -527,43 +446,20 @@ impl Ud {
     /// The next completion.
     #[must_use]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        let completion = self.completions.pop_front()?;
-        if completion.is_send {
-            self.sq.retire();
-        } else {
-            self.buffers.retire();
-        }
-        Some(completion)
+        self.common.poll_completion()
     }
 
     /// The next asynchronous event: [`QpEvent::SqDrained`], [`QpEvent::LastWqeReached`], [`QpEvent::Fatal`].
     #[must_use]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        self.events.pop_front()
+        self.common.events.pop_front()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) or
     /// [`poll_event`](Self::poll_event) may have something.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.completions.is_empty()
-            || !self.events.is_empty()
-            || (self.state == QpState::Rts && !self.sq.is_empty())
-    }
-
-    fn fail_send(&mut self, wr_id: u64, status: WcStatus, vendor_err: VendorError) {
-        self.counters.count(Counter::of_failed_send(status));
-        let opcode = WcOpcode::SEND;
-        self.completions
-            .push_back(Completion::failure(wr_id, status, opcode, true, vendor_err));
-    }
-
-    fn fail_recv(&mut self, wr_id: u64, status: WcStatus, vendor_err: VendorError) {
-        self.counters.count(Counter::of_failed_receive(status));
-        let opcode = WcOpcode::RECV;
-        self.completions.push_back(Completion::failure(
-            wr_id, status, opcode, false, vendor_err,
-        ));
+        self.common.has_news() || (self.common.state == QpState::Rts && !self.common.sq.is_empty())
     }
 }
 

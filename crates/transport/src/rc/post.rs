@@ -41,12 +41,7 @@ impl Rc {
     /// # Errors
     /// Those of `post_send`, with the index of the first request that would be refused.
     pub fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
-        for (index, wr) in wrs.iter().enumerate() {
-            let checked = self.check_send(wr);
-            let fits = checked.and_then(|_| self.sq.check_room(index));
-            fits.map_err(|error| (index, error))?;
-        }
-        Ok(())
+        self.sq.check_list(wrs, |wr| self.check_send(wr))
     }
 
     /// The length of the message, or the rule that the request breaks.

@@ -8,7 +8,7 @@ use oarlock_wire::{Bth, ImmDt, PacketHeader, Reth, Time};
 
 use super::Uc;
 use crate::attr::QpState;
-use crate::completion::{Completion, WcStatus};
+use crate::completion::WcStatus;
 use crate::counters::Counter;
 use crate::memory::Memory;
 use crate::packet::{PacketBuf, emit, request_opcode};
@@ -24,13 +24,13 @@ impl Uc {
 
     /// What keeps the send queue from being drained in state Sqd.
     pub(super) fn is_draining(&self) -> bool {
-        self.state == QpState::Sqd && self.is_within_request()
+        self.common.state == QpState::Sqd && self.is_within_request()
     }
 
     /// Whether there is something to be sent as soon as the pace allows.
     pub(super) fn has_request(&self) -> bool {
-        match self.state {
-            QpState::Rts => !self.sq.is_empty(),
+        match self.common.state {
+            QpState::Rts => !self.common.sq.is_empty(),
             _ => self.is_draining(),
         }
     }
@@ -43,7 +43,7 @@ impl Uc {
         out: &mut PacketBuf,
     ) -> Option<usize> {
         while self.has_request() {
-            let wqe = *self.sq.get(self.sq.head());
+            let wqe = *self.common.sq.get(self.common.sq.head());
             let done = match wqe.op {
                 SendOp::LocalInvalidate(rkey) => memory.invalidate(rkey),
                 SendOp::BindWindow(bind) => memory.bind(&bind),
@@ -71,28 +71,28 @@ impl Uc {
         let header = self.header(wqe, is_last);
         let header_len = emit(&header, payload_len, out);
         let end = header_len + payload_len;
-        let source = self.sq.source(self.sq.head());
+        let source = self.common.sq.source(self.common.sq.head());
         if let Err(error) = source.read(memory, offset, &mut out[header_len..end]) {
-            self.counters.count(Counter::LocalAccessErrors);
+            self.common.counters.count(Counter::LocalAccessErrors);
             self.fail_head(WcStatus::LOC_PROT_ERR, error.into());
             return None;
         }
         let len = end + padding(payload_len);
         out[end..len].fill(0);
         self.next_psn = self.next_psn.next();
-        self.counters.count(Counter::RequestsSent);
-        self.counters.count(Counter::PacketsSent);
+        self.common.counters.count(Counter::RequestsSent);
+        self.common.counters.count(Counter::PacketsSent);
         self.pace.count(now);
         if is_last {
             self.complete_head(wqe);
-            if self.state == QpState::Sqd {
+            if self.common.state == QpState::Sqd {
                 self.note_drained();
             }
         } else {
             self.packet += 1;
         }
         if self.pace.until().is_some() && self.has_request() {
-            self.counters.count(Counter::PaceWaits);
+            self.common.counters.count(Counter::PaceWaits);
         }
         Some(len)
     }
@@ -102,8 +102,8 @@ impl Uc {
         let opcode = request_opcode(&wqe.op, is_first, is_last).of(TransportClass::Uc);
         let bth = Bth {
             solicited: is_last && wqe.solicited,
-            pkey: self.attr.pkey,
-            ..Bth::new(opcode, self.attr.dest_qpn, self.next_psn)
+            pkey: self.common.attr.pkey,
+            ..Bth::new(opcode, self.common.attr.dest_qpn, self.next_psn)
         };
         let reth = wqe.op.remote().filter(|_| is_first).map(|remote| Reth {
             addr: remote.addr,
@@ -119,31 +119,23 @@ impl Uc {
 
     /// The oldest request has succeeded.
     fn complete_head(&mut self, wqe: &SendWqe<()>) {
-        let _ = self.sq.pop();
+        let _ = self.common.sq.pop();
         self.packet = 0;
-        self.counters.count(match wqe.op {
+        self.common.counters.count(match wqe.op {
             SendOp::LocalInvalidate(_) => Counter::InvalidatesCompleted,
             SendOp::BindWindow(_) => Counter::BindsCompleted,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => Counter::WritesCompleted,
             _ => Counter::SendsCompleted,
         });
-        if wqe.signaled {
-            let opcode = wqe.op.wc_opcode();
-            self.completions
-                .push_back(Completion::success(wqe.wr_id, opcode, true, wqe.length));
-        } else {
-            self.sq.retire();
-        }
+        self.common.complete_send(wqe);
     }
 
     /// The oldest request fails on this side, those behind it are flushed. The peer drops what has arrived of it when the
     /// next message begins.
     fn fail_head(&mut self, status: WcStatus, vendor_err: VendorError) {
-        if let Some(wqe) = self.sq.pop() {
-            self.fail_send(wqe.wr_id, wqe.op.wc_opcode(), status, vendor_err);
-        }
         self.packet = 0;
-        self.state = QpState::Sqe;
-        self.flush_sends(VendorError::FLUSHED_BY_SEND);
+        if let Some(wqe) = self.common.sq.pop() {
+            self.common.enter_sqe(&wqe, status, vendor_err);
+        }
     }
 }

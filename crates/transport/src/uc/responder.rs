@@ -79,24 +79,24 @@ impl Uc {
         // As for RC: not only in Rtr, since an accepting side may be in Rts before its peer can send.
         if !self.responder.is_established {
             self.responder.is_established = true;
-            self.events.push_back(QpEvent::CommEst);
+            self.common.events.push_back(QpEvent::CommEst);
         }
         let (psn, expected) = (packet.bth.psn, self.responder.expected);
         if psn != expected {
             if expected.distance_from(psn) <= MAX_REORDERING {
-                return self.counters.count(Counter::DuplicateRequests);
+                return self.common.counters.count(Counter::DuplicateRequests);
             }
-            self.counters.count(Counter::SequenceGaps);
+            self.common.counters.count(Counter::SequenceGaps);
             self.give_up();
         }
         self.responder.expected = psn.next();
         let is_end = packet.bth.opcode.position().is_end();
         let refusal = match self.execute(packet, memory) {
-            Ok(()) => return self.counters.count(Counter::RequestsReceived),
+            Ok(()) => return self.common.counters.count(Counter::RequestsReceived),
             Err(refusal) => refusal,
         };
         let reason = self.refuse(&refusal);
-        self.counters.count(reason);
+        self.common.counters.count(reason);
         self.responder.progress = if is_end || reason == Counter::DroppedOutOfOrder {
             Progress::Idle
         } else {
@@ -137,17 +137,19 @@ impl Uc {
             return Err(Refusal::Drop(Counter::DroppedInvalidRequest));
         }
         let capacity = self
+            .common
             .buffers
             .take(memory)
             .ok_or(Refusal::Drop(Counter::DroppedReceiverNotReady))?;
         if end > capacity {
             return Err(Refusal::TooLong);
         }
-        self.buffers
+        self.common
+            .buffers
             .place(memory, placed, packet.payload)
             .map_err(Refusal::NotPlaced)?;
         self.responder.progress = if position.is_end() {
-            self.counters.count(Counter::SendsReceived);
+            self.common.counters.count(Counter::SendsReceived);
             self.complete_recv(packet, WcOpcode::RECV, end as u32);
             Progress::Idle
         } else {
@@ -176,7 +178,7 @@ impl Uc {
             return Err(Refusal::Drop(Counter::DroppedInvalidRequest));
         }
         // A message that nobody can be told of is not placed either.
-        if packet.immdt.is_some() && self.buffers.take(memory).is_none() {
+        if packet.immdt.is_some() && self.common.buffers.take(memory).is_none() {
             return Err(Refusal::Drop(Counter::DroppedReceiverNotReady));
         }
         if len > 0 {
@@ -185,7 +187,7 @@ impl Uc {
                 .map_err(|error| Refusal::Drop(remote_reason(error)))?;
         }
         self.responder.progress = if is_complete {
-            self.counters.count(Counter::WritesReceived);
+            self.common.counters.count(Counter::WritesReceived);
             if packet.immdt.is_some() {
                 self.complete_recv(packet, WcOpcode::RECV_RDMA_WITH_IMM, write.length);
             }
@@ -205,7 +207,7 @@ impl Uc {
         let Some(reth) = packet.reth.filter(|reth| reth.len <= MAX_MESSAGE_LEN) else {
             return Err(invalid);
         };
-        if !self.attr.access.contains(AccessFlags::REMOTE_WRITE) {
+        if !self.common.attr.access.contains(AccessFlags::REMOTE_WRITE) {
             return Err(Refusal::Drop(Counter::DroppedRemoteAccess));
         }
         if reth.len > 0 {
@@ -238,10 +240,10 @@ impl Uc {
     }
 
     fn complete_recv(&mut self, packet: &Packet<'_>, opcode: WcOpcode, byte_len: u32) {
-        let Some(wr_id) = self.buffers.finish() else {
+        let Some(wr_id) = self.common.buffers.finish() else {
             return;
         };
-        self.completions.push_back(Completion {
+        self.common.completions.push_back(Completion {
             imm: packet.immdt.map(|ImmDt(imm)| imm),
             solicited: packet.bth.solicited,
             ..Completion::success(wr_id, opcode, false, byte_len)
@@ -258,15 +260,17 @@ impl Uc {
             Refusal::TooLong => {
                 // Deviation: IBA calls it a local length error of the receive queue. As for UD, a peer that sends too much does
                 // not stop a receiver.
-                self.counters.count(Counter::ReceiveLengthErrors);
-                self.fail_shared(WcStatus::LOC_LEN_ERR, VendorError::MESSAGE_TOO_LONG);
+                self.common.counters.count(Counter::ReceiveLengthErrors);
+                self.common
+                    .fail_shared(WcStatus::LOC_LEN_ERR, VendorError::MESSAGE_TOO_LONG);
                 Counter::DroppedNoRoom
             }
             Refusal::NotPlaced(error) => {
-                if let Some(wr_id) = self.buffers.finish() {
-                    self.fail_recv(wr_id, WcStatus::LOC_PROT_ERR, error.into());
+                if let Some(wr_id) = self.common.buffers.finish() {
+                    self.common
+                        .fail_recv(wr_id, WcStatus::LOC_PROT_ERR, error.into());
                 }
-                self.enter_error(VendorError::FLUSHED_BY_RECEIVE);
+                self.common.enter_error(VendorError::FLUSHED_BY_RECEIVE);
                 Counter::DroppedNotPlaced
             }
         }
@@ -276,20 +280,12 @@ impl Uc {
     fn give_up(&mut self) {
         match core::mem::take(&mut self.responder.progress) {
             Progress::Idle | Progress::Dropping(_) => {}
-            Progress::Write(_) => self.counters.count(Counter::MessagesAbandoned),
+            Progress::Write(_) => self.common.counters.count(Counter::MessagesAbandoned),
             Progress::Send { .. } => {
-                self.counters.count(Counter::MessagesAbandoned);
-                self.fail_shared(WcStatus::REM_INV_REQ_ERR, VendorError::MESSAGE_INCOMPLETE);
+                self.common.counters.count(Counter::MessagesAbandoned);
+                self.common
+                    .fail_shared(WcStatus::REM_INV_REQ_ERR, VendorError::MESSAGE_INCOMPLETE);
             }
-        }
-    }
-
-    /// A buffer that was taken out of a shared queue for a message that came to nothing.
-    fn fail_shared(&mut self, status: WcStatus, vendor_err: VendorError) {
-        if self.buffers.is_shared()
-            && let Some(wr_id) = self.buffers.finish()
-        {
-            self.fail_recv(wr_id, status, vendor_err);
         }
     }
 }

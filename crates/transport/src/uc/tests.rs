@@ -91,7 +91,12 @@ fn ready(own: u8, peer: u8, shared_receives: bool) -> Uc {
 fn traffic_leaves_every_queue_at_its_first_capacity() {
     for shared in [false, true] {
         let (mut a, mut b) = (ready(1, 2, false), ready(2, 1, shared));
-        let capacities = |uc: &Uc| [uc.completions.capacity(), uc.events.capacity()];
+        let capacities = |uc: &Uc| {
+            [
+                uc.common.completions.capacity(),
+                uc.common.events.capacity(),
+            ]
+        };
         let before = [capacities(&a), capacities(&b)];
         let mut memory = Void::default();
         let (mut received, mut out) = (0, [0; MAX_PACKET_LEN]);

@@ -42,7 +42,10 @@ fn ready(number: u8) -> Ud {
 #[test]
 fn traffic_leaves_every_queue_at_its_first_capacity() {
     let (mut a, mut b) = (ready(1), ready(2));
-    let before = [a.completions.capacity(), b.completions.capacity()];
+    let before = [
+        a.common.completions.capacity(),
+        b.common.completions.capacity(),
+    ];
     let sge = [Sge {
         addr: 0,
         len: 1000,
@@ -83,6 +86,12 @@ fn traffic_leaves_every_queue_at_its_first_capacity() {
         received += std::iter::from_fn(|| b.poll_completion()).count();
     }
     assert_eq!(received, 400);
-    assert_eq!(b.counters.get(Counter::DroppedReceiverNotReady), 400);
-    assert_eq!([a.completions.capacity(), b.completions.capacity()], before);
+    assert_eq!(b.counters().get(Counter::DroppedReceiverNotReady), 400);
+    assert_eq!(
+        [
+            a.common.completions.capacity(),
+            b.common.completions.capacity()
+        ],
+        before
+    );
 }
