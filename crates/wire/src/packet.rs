@@ -362,53 +362,24 @@ impl<'a> Packet<'a> {
         rest: &'a [u8],
     ) -> Result<Self, WireError> {
         use ExtendedHeaders as H;
-        let mut reader = Reader { rest };
-        let cut = || truncated(rest.len(), wanted);
+        let mut reader = Reader {
+            rest,
+            all: rest.len(),
+            wanted,
+        };
         let bth = Bth::parse(bth);
-        Ok(Self {
+        let header = PacketHeader {
             bth,
-            deth: if wanted.contains(H::DETH) {
-                Some(Deth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            xrceth: if wanted.contains(H::XRCETH) {
-                Some(XrcEth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            reth: if wanted.contains(H::RETH) {
-                Some(Reth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            atomic_eth: if wanted.contains(H::ATOMIC_ETH) {
-                Some(AtomicEth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            aeth: if wanted.contains(H::AETH) {
-                Some(Aeth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            atomic_ack_eth: if wanted.contains(H::ATOMIC_ACK_ETH) {
-                Some(AtomicAckEth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            immdt: if wanted.contains(H::IMMDT) {
-                Some(ImmDt::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            ieth: if wanted.contains(H::IETH) {
-                Some(Ieth::parse(reader.next().ok_or_else(cut)?))
-            } else {
-                None
-            },
-            payload: unpadded(reader.rest, bth.pad)?,
-        })
+            deth: reader.header(H::DETH, Deth::parse)?,
+            xrceth: reader.header(H::XRCETH, XrcEth::parse)?,
+            reth: reader.header(H::RETH, Reth::parse)?,
+            atomic_eth: reader.header(H::ATOMIC_ETH, AtomicEth::parse)?,
+            aeth: reader.header(H::AETH, Aeth::parse)?,
+            atomic_ack_eth: reader.header(H::ATOMIC_ACK_ETH, AtomicAckEth::parse)?,
+            immdt: reader.header(H::IMMDT, ImmDt::parse)?,
+            ieth: reader.header(H::IETH, Ieth::parse)?,
+        };
+        Ok(header.packet(unpadded(reader.rest, bth.pad)?))
     }
 
     /// The headers alone.
@@ -484,18 +455,29 @@ const LAYOUT: [(ExtendedHeaders, &str, usize); 8] = [
     (ExtendedHeaders::IETH, "IETH", Ieth::LEN),
 ];
 
+/// Takes the headers that are wanted off the front of what follows the BTH.
 struct Reader<'a> {
     rest: &'a [u8],
+    all: usize,
+    wanted: ExtendedHeaders,
 }
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
+    /// The header of this kind, if it is wanted. The kinds are asked for in their order.
     #[inline]
-    const fn next<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
-        let Some((first, rest)) = self.rest.split_first_chunk() else {
-            return None;
+    fn header<const N: usize, T>(
+        &mut self,
+        kind: ExtendedHeaders,
+        parse: impl FnOnce(&[u8; N]) -> T,
+    ) -> Result<Option<T>, WireError> {
+        if !self.wanted.contains(kind) {
+            return Ok(None);
+        }
+        let Some((bytes, rest)) = self.rest.split_first_chunk() else {
+            return Err(truncated(self.all, self.wanted));
         };
         self.rest = rest;
-        Some(first)
+        Ok(Some(parse(bytes)))
     }
 }
 
