@@ -39,10 +39,10 @@
 //! | `OARLOCK_FAULT_REPLAY` | such a file: exactly its faults strike again; not together with `OARLOCK_FAULT` |
 //!
 //! # What devices do
-//! [`Host::take_changes`] tells of devices that go and come, of links that fail, of GID tables that change; the service sends it on a
-//! socket of its own and waits for no reader. [`Host::statistics`] has the counters of all programs by device; each
-//! program writes its own to a small file that the service reads when it is asked, so that programs that do nothing are not woken
-//! for it, and no message passes on the data path.
+//! [`Host::take_changes`] tells of devices that go and come, of links that fail, of GID tables that change; the service sends
+//! it on a socket of its own and waits for no reader. [`Host::statistics`] has the counters of all programs by device; each
+//! program writes its own to a small file that the service reads when it is asked, so that programs that do nothing are not
+//! woken for it, and no message passes on the data path.
 //!
 //! # When somebody dies
 //! A dead program's identifiers are destroyed (their peers get DREQ at once), its ports are free, its slots renewed.
@@ -62,8 +62,9 @@
 //! [`Error::Forked`], and the parent's sockets are let go in the child.
 //!
 //! # Files
-//! `host.rs` the client, `host/` how it comes by a service; `log.rs` the file that a started service logs to; `service.rs` the service and its loop, `service/` its parts:
-//! clients, channels' pipes, QP1, devices, slots.
+//! `host.rs` the client; `host/` how it comes by a service, its channels, its faults, what it hears of devices and what it
+//! tells of itself. `service.rs` the service, `service/` its parts: the loop, who is let in, clients and their requests,
+//! channels' pipes, QP1, devices and what changes about them, statistics. `log.rs` the file that a started service logs to.
 #![deny(unsafe_code)]
 
 mod address;

@@ -25,8 +25,10 @@
 //!
 //! # Files
 //! `port.rs` the two kinds of endpoint behind one face; `udp.rs` sending and receiving on the real port;
-//! `group.rs` multicast memberships; `slots.rs` the socket group; `mem.rs` the in-memory wire; `frame.rs` IP and UDP headers as on the wire and the
-//! ICRC; `pcap/` captures; `fault.rs` and `fault/` faults on purpose; `netlink/` interfaces and routes; `sys.rs` the only `unsafe` code.
+//! `batch.rs` the packets that one call has received; `group.rs` multicast memberships; `slots.rs` the socket group; `mem.rs`
+//! the in-memory wire; `frame.rs` IP and UDP headers as on the wire and the ICRC; `pcap/` captures; `fault.rs` and `fault/`
+//! faults on purpose; `netlink/` interfaces and routes; `fdpass.rs` descriptors over Unix sockets; `sys.rs` the only `unsafe`
+//! code.
 #![deny(unsafe_code)]
 
 mod batch;

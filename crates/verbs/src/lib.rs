@@ -1,5 +1,5 @@
-//! Verbs in safe Rust: contexts, protection domains, registered memory, completion queues and
-//! queue pairs of the soft RoCEv2 device.
+//! Verbs in safe Rust: contexts, protection domains, registered memory and windows, completion queues, shared receive
+//! queues and queue pairs of the soft RoCEv2 device.
 //!
 //! # Memory and safety
 //! A network card writes into a program's memory behind its back. In this API that memory cannot
@@ -57,8 +57,8 @@
 //! calling thread; one engine thread per process does what is left, and sleeps when nothing is.
 //!
 //! # What it never does
-//! It never copies a buffer more often than the way to the socket needs, never places data into
-//! memory the program has not posted, and never drops a completion without an error.
+//! It never copies a buffer more often than the way to the socket needs, never places data into memory that the program has
+//! neither posted nor offered to peers, and never drops a completion without an error.
 //!
 //! # Operations
 //! A [`SendRequest`] is one operation of the send queue. Besides SEND there are those on memory of the peer, which it

@@ -59,12 +59,12 @@ impl Default for QpInitAttr {
     }
 }
 
-/// A queue pair, reliable-connected or of unreliable datagrams. Clones are the same queue pair.
+/// A queue pair of any transport service ([`QpInitAttr::qp_type`]). Clones are the same queue pair.
 ///
-/// A connected one has one peer, given with `modify`, and its messages arrive once and in order. A UD one
-/// ([`QpInitAttr::qp_type`]) sends to whomever each request names ([`SendRequest::to`]) and receives from anybody who
-/// knows its Q_Key; a message is one packet, nothing is acknowledged, and before each received message stand
-/// [`GRH_LEN`](crate::GRH_LEN) bytes of header. The documentation of the crate has an example of both ways.
+/// A connected one has one peer, given with `modify`. Over RC and XRC messages arrive once and in order; over UC they arrive
+/// in order or are lost, and nobody is told. A UD one sends to whomever each request names ([`SendRequest::to`]) and
+/// receives from anybody who knows its Q_Key; a message is one packet, nothing is acknowledged, and before each received
+/// message stand [`GRH_LEN`](crate::GRH_LEN) bytes of header. The documentation of the crate has examples of all of them.
 ///
 /// When the last clone is dropped the device forgets it, without anybody waiting; completions that
 /// are in the completion queues stay there and still bring their buffers back. The buffers of all

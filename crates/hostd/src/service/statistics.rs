@@ -1,8 +1,8 @@
 //! Counters of devices over all programs.
 //!
 //! A program has a file for its counters (a memfd, made and sealed here, so that it has one size and reading it never waits
-//! for anybody). It writes the file now and then while it is busy, and when it ends; the service reads it when somebody asks and when the program has
-//! gone. An idle program is never woken for its counters.
+//! for anybody). It writes the file now and then while it is busy, and when it ends; the service reads it when somebody asks
+//! and when the program has gone. An idle program is never woken for its counters.
 
 use crate::Error;
 use oarlock_ucm::proto::{DeviceCounters, MAX_COUNTERS, MAX_PAGE_FILE, Page};
