@@ -1,10 +1,14 @@
 //! Small packets that ask for much.
 
+use std::ffi::c_void;
+use std::ptr;
+
 use oarlock_device::{Access, QpInit, Region};
 use oarlock_transport::{
     Counter, QpAttr, QpState, QpType, RemoteAddress, SendData, SendOp, SendWr, WcStatus,
 };
-use oarlock_wire::Mtu;
+use oarlock_wire::{Mtu, RKey};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::forger::{RC_READ_RESPONSES, Scene, acknowledge, of_type, read_request};
 use crate::support::ends::Link;
@@ -24,11 +28,40 @@ fn link() -> Link {
     }
 }
 
-/// Memory that costs nothing until somebody writes to it.
-fn sparse(scene: &Scene) -> Region {
-    let access = Access::REMOTE_READ | Access::LOCAL_WRITE;
-    let region = scene.victim.pd.allocate(LEN as usize, access);
-    region.expect("2 GiB of addresses")
+/// A region of pages that exist when somebody writes to them.
+struct Sparse {
+    start: *mut c_void,
+    region: Option<Region>,
+}
+
+impl Sparse {
+    fn new(scene: &Scene) -> Self {
+        let (rights, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping, to which no references are made.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), LEN as usize, rights, flags) };
+        let start = start.expect("2 GiB of addresses");
+        let access = Access::REMOTE_READ | Access::ON_DEMAND;
+        // SAFETY: as above; it stays mapped as long as it is registered.
+        let region = unsafe { scene.victim.pd.register(start as u64, LEN as usize, access) };
+        Self {
+            start,
+            region: Some(region.expect("region")),
+        }
+    }
+
+    /// Its address and key.
+    fn place(&self) -> (u64, RKey) {
+        let region = self.region.as_ref().expect("until it is dropped");
+        (region.iova(), region.rkey())
+    }
+}
+
+impl Drop for Sparse {
+    fn drop(&mut self) {
+        self.region = None;
+        // SAFETY: mapped in `new`, registered no more, and there are no references.
+        unsafe { munmap(self.start, LEN as usize) }.expect("munmap");
+    }
 }
 
 /// A message each way between the device under attack and an honest one.
@@ -55,10 +88,10 @@ fn messages_pass(scene: &Scene, qps: &(oarlock_device::Qp, oarlock_device::Qp), 
 fn a_long_read_keeps_nobody_waiting() {
     for end in [QpState::Error, QpState::Reset] {
         let scene = Scene::new();
-        let region = sparse(&scene);
+        let sparse = Sparse::new(&scene);
         let others = scene.bystanders();
         let prey = scene.prey(of_type(QpType::Rc), &link());
-        let from = (region.iova(), region.rkey());
+        let from = sparse.place();
         scene
             .forger
             .send(&scene.victim, &read_request(prey.qpn(), PSN, from, LEN));
@@ -83,12 +116,12 @@ fn a_long_read_keeps_nobody_waiting() {
 #[test]
 fn many_long_reads_end_with_their_queue_pair() {
     let scene = Scene::new();
-    let region = sparse(&scene);
+    let sparse = Sparse::new(&scene);
     let others = scene.bystanders();
     let prey: Vec<_> = (0..8)
         .map(|_| scene.prey(of_type(QpType::Rc), &link()))
         .collect();
-    let from = (region.iova(), region.rkey());
+    let from = sparse.place();
     // Of a length of which 16 fit into half of the PSNs.
     let len = LEN / 32;
     let step = len / 256;
@@ -119,12 +152,12 @@ fn many_long_reads_end_with_their_queue_pair() {
 #[test]
 fn long_reads_share_the_time() {
     let mut scene = Scene::new();
-    let region = sparse(&scene);
+    let sparse = Sparse::new(&scene);
     let (one, two) = (
         scene.prey(of_type(QpType::Rc), &link()),
         scene.prey(of_type(QpType::Rc), &link()),
     );
-    let from = (region.iova(), region.rkey());
+    let from = sparse.place();
     let packets = 20_000;
     for qp in [&one, &two] {
         let request = read_request(qp.qpn(), PSN, from, packets * 256);
@@ -220,6 +253,35 @@ fn absurd_acknowledgements_stop_nothing() {
     }
     assert_eq!(prey.state(), QpState::Rts);
     assert_eq!(prey.counters().get(Counter::SendsCompleted), 32 * 6);
+}
+
+/// A reserved opcode is a request that is not served, where requests are answered, and no packet anywhere else.
+#[test]
+fn reserved_opcodes_are_invalid_requests() {
+    let scene = Scene::new();
+    let mut ended = 0;
+    for operation in [0x15, 0x18, 0x1f] {
+        for (class, qp_type) in [
+            (0_u8, QpType::Rc),
+            (1, QpType::Uc),
+            (0, QpType::XrcInitiator),
+        ] {
+            let prey = scene.prey(of_type(qp_type), &link());
+            let before = scene.victim.counter("malformed");
+            let packet = crate::forger::bth(class << 5 | operation, prey.qpn(), PSN, true);
+            scene.forger.send(&scene.victim, &packet);
+            if qp_type == QpType::Rc {
+                eventually("the end", || prey.state() == QpState::Error);
+                let sent = prey.counters().get(Counter::InvalidRequestNaksSent);
+                assert_eq!(sent, 1, "{operation:#x}");
+                ended += 1;
+            } else {
+                eventually("the count", || scene.victim.counter("malformed") > before);
+                assert_eq!(prey.state(), QpState::Rts);
+            }
+        }
+    }
+    assert_eq!(ended, 3);
 }
 
 /// What answers a READ in another order, of another length or with a negative syndrome ends the request, and nothing is
