@@ -14,8 +14,9 @@
 //! 1. `attaching`, then `capture`; the lead
 //! 2. `receiver`: one thread at a time takes packets off the port
 //! 3. a queue pair's `inner` (never two at once); the groups
-//! 4. the port (shared, except to open and close it); a table of queue pairs, regions or the shared receive queues of an
-//!    XRC domain (shared, except to change it); a region's guard (shared, except to deregister)
+//! 4. the port (shared, except to open and close it); a table of queue pairs or of the shared receive queues of an XRC
+//!    domain (shared, except to change it); of memory (`mr/`) a window's guard, then a region's, then the lock of atomics,
+//!    then the table of keys or what counts bound windows
 //! 5. a completion queue's `state`, a shared receive queue's `queue` (never both)
 //! 6. the leaves, which call nothing while locked: timers, the backlog, event queues, scratch, engine calls,
 //!    hooks, lists of contexts and of a completion queue's queue pairs

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_port::Port;
+use oarlock_port::thread::spawn_without_signals;
 use oarlock_wire::{Time, earliest};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::endpoint::Core;
 use crate::queue::wait_readable;
-use crate::sys::spawn_without_signals;
 
 /// Descriptors of the port's source that become readable when something has happened to it.
 pub(crate) struct Signs {

@@ -44,8 +44,9 @@
 //! program with [`Pd::register`], takes over the obligation stated there; `oarlock-verbs` does so
 //! on behalf of safe programs.
 //!
-//! The device touches a byte only through a work request that has not completed: a completion is
-//! entered after the last placement for its request, and both happen under the queue pair's lock.
+//! The device touches a byte only through a work request that has not completed, or for a peer that has a right to it by the
+//! key of a region or window ([`Region`] says what that means for the program). A completion is entered after the last
+//! placement for its request, and both happen under the queue pair's lock.
 #![deny(unsafe_code)]
 
 mod backlog;

@@ -2,70 +2,13 @@
 
 mod support;
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_device::{AsyncEvent, CompChannel, Cq, Cqe, Error, Notify, Qp, QpInit};
-use oarlock_transport::{QpState, SendData, SendWr, WcStatus};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use support::{Side, collect, connect, eventually, pair, recv, whole};
-
-fn is_readable(channel: &CompChannel) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut fds, Some(&at_once)).expect("poll") == 1
-}
-
-/// A receiver with a completion queue on a channel, and a connected sender.
-struct Armed {
-    a: Side,
-    b: Side,
-    sender: Qp,
-    receiver: Qp,
-    cq: Arc<Cq>,
-    channel: Arc<CompChannel>,
-}
-
-impl Armed {
-    fn new(capacity: u32) -> Self {
-        let (a, b) = pair();
-        let channel = CompChannel::new(&b.context).expect("channel");
-        let cq = Cq::new(&b.context, capacity, Some(&channel), 77).expect("cq");
-        let cq = Arc::new(cq);
-        let sender = a.qp(QpInit::default());
-        let receiver = Qp::new(&b.pd, &b.cq, &cq, QpInit::default()).expect("qp");
-        connect((&a, &sender), (&b, &receiver));
-        for wr_id in 0..32 {
-            recv(&receiver, wr_id, &[]);
-        }
-        Self {
-            a,
-            b,
-            sender,
-            receiver,
-            cq,
-            channel,
-        }
-    }
-
-    fn send(&self, solicited: bool) {
-        self.sender
-            .post_send(&SendWr {
-                solicited,
-                data: SendData::Inline(&[]),
-                ..SendWr::default()
-            })
-            .expect("post");
-        assert_eq!(self.a.collect(1)[0].completion.status, WcStatus::SUCCESS);
-        // The acknowledgement leaves before the completion is visible, both under the lock that
-        // this takes: so now it is.
-        self.receiver.state();
-    }
-}
+use oarlock_transport::{QpState, SendData, SendWr};
+use support::armed::{Armed, COOKIE, is_readable};
+use support::{collect, connect, eventually, pair, recv, whole};
 
 #[test]
 fn one_arming_gives_one_event_and_the_descriptor_is_level_triggered() {
@@ -81,7 +24,7 @@ fn one_arming_gives_one_event_and_the_descriptor_is_level_triggered() {
     assert!(is_readable(&armed.channel), "still");
     let event = armed.channel.try_event().expect("event");
     assert!(event.is_for(&armed.cq));
-    assert_eq!((event.cookie(), event.cq_id()), (77, armed.cq.id()));
+    assert_eq!((event.cookie(), event.cq_id()), (COOKIE, armed.cq.id()));
     assert!(!is_readable(&armed.channel), "one for one arming");
     assert!(armed.channel.try_event().is_none());
     assert_eq!(armed.cq.unacknowledged_events(), 1);

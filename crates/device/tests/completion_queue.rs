@@ -2,80 +2,17 @@
 
 mod support;
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use oarlock_device::{AsyncEvent, CompChannel, Context, Cq, Error, Notify, Qp, QpInit, STATISTICS};
-use oarlock_transport::{AttrMask, QpAttr, QpState, SendData, SendWr, WcStatus};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use support::{Side, collect, connect, eventually, pair, recv};
-
-fn is_readable(fd: &impl AsFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut fds, Some(&at_once)).expect("poll") == 1
-}
-
-/// A receiver with a completion queue on a channel, and a connected sender.
-struct Ends {
-    a: Side,
-    b: Side,
-    sender: Qp,
-    receiver: Qp,
-    cq: Arc<Cq>,
-    channel: Arc<CompChannel>,
-}
-
-impl Ends {
-    fn new(capacity: u32) -> Self {
-        let (a, b) = pair();
-        let channel = CompChannel::new(&b.context).expect("channel");
-        let cq = Cq::new(&b.context, capacity, Some(&channel), 0).expect("cq");
-        let cq = Arc::new(cq);
-        let sender = a.qp(QpInit::default());
-        let receiver = Qp::new(&b.pd, &b.cq, &cq, QpInit::default()).expect("qp");
-        connect((&a, &sender), (&b, &receiver));
-        for wr_id in 0..32 {
-            recv(&receiver, wr_id, &[]);
-        }
-        Self {
-            a,
-            b,
-            sender,
-            receiver,
-            cq,
-            channel,
-        }
-    }
-
-    /// One message, which has completed at the receiver when this returns.
-    fn send(&self, solicited: bool) {
-        self.sender
-            .post_send(&SendWr {
-                solicited,
-                data: SendData::Inline(&[]),
-                ..SendWr::default()
-            })
-            .expect("post");
-        assert_eq!(self.a.collect(1)[0].completion.status, WcStatus::SUCCESS);
-        // The acknowledgement leaves before the completion is visible, both under the lock that
-        // this takes: so now it is.
-        self.receiver.state();
-    }
-
-    fn numbers(&self, count: usize) -> Vec<u64> {
-        let all = collect(&self.cq, count);
-        all.iter().map(|cqe| cqe.completion.wr_id).collect()
-    }
-}
+use oarlock_device::{AsyncEvent, Context, Cq, Error, Notify, STATISTICS};
+use oarlock_transport::{AttrMask, QpAttr, QpState};
+use support::armed::{Armed, is_readable};
+use support::{collect, connect, eventually, pair};
 
 #[test]
 fn a_resized_queue_loses_and_doubles_nothing() {
-    let ends = Ends::new(4);
+    let ends = Armed::new(4);
     for _ in 0..4 {
         ends.send(false);
     }
@@ -102,7 +39,7 @@ fn a_resized_queue_loses_and_doubles_nothing() {
 
 #[test]
 fn a_smaller_queue_overruns_where_it_ends_and_is_not_resized_any_more() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     ends.cq.resize(2).expect("smaller");
     for _ in 0..3 {
         ends.send(false);
@@ -122,7 +59,7 @@ fn a_smaller_queue_overruns_where_it_ends_and_is_not_resized_any_more() {
 
 #[test]
 fn resizing_leaves_the_arming_and_wakes_nobody() {
-    let ends = Ends::new(8);
+    let ends = Armed::new(8);
     ends.cq.req_notify(Notify::Any).expect("arm");
     ends.cq.resize(16).expect("larger");
     assert!(!is_readable(&ends.channel));
@@ -132,7 +69,7 @@ fn resizing_leaves_the_arming_and_wakes_nobody() {
 
 #[test]
 fn moderation_reports_after_so_many_completions() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     // Longer than the test.
     ends.cq
         .moderate(3, Duration::from_micros(65_535))
@@ -151,7 +88,7 @@ fn moderation_reports_after_so_many_completions() {
 
 #[test]
 fn moderation_counts_only_what_the_queue_is_armed_for() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     ends.cq
         .moderate(1000, Duration::from_micros(65_535))
         .expect("moderate");
@@ -169,7 +106,7 @@ fn moderation_counts_only_what_the_queue_is_armed_for() {
 
 #[test]
 fn moderation_reports_after_the_period_what_is_too_little() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     ends.cq
         .moderate(1000, Duration::from_millis(5))
         .expect("moderate");
@@ -184,7 +121,7 @@ fn moderation_reports_after_the_period_what_is_too_little() {
 
 #[test]
 fn moderation_does_not_hold_a_failure_back() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     ends.cq
         .moderate(1000, Duration::from_micros(65_535))
         .expect("moderate");
@@ -196,7 +133,7 @@ fn moderation_does_not_hold_a_failure_back() {
 
 #[test]
 fn moderation_that_is_taken_back_reports_what_it_held() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     ends.cq
         .moderate(1000, Duration::from_micros(65_535))
         .expect("moderate");
@@ -213,7 +150,7 @@ fn moderation_that_is_taken_back_reports_what_it_held() {
 
 #[test]
 fn moderation_out_of_range_or_without_a_channel_is_refused() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     let long = Duration::from_micros(65_536);
     let refused = ends.cq.moderate(1, long).expect_err("too long");
     assert_eq!(
@@ -226,7 +163,7 @@ fn moderation_out_of_range_or_without_a_channel_is_refused() {
 
 #[test]
 fn timestamps_are_of_the_devices_clock_and_in_the_order_of_completion() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     let (before, wall_before) = (ends.b.context.now(), SystemTime::now());
     for _ in 0..5 {
         ends.send(false);
@@ -238,8 +175,8 @@ fn timestamps_are_of_the_devices_clock_and_in_the_order_of_completion() {
         .collect();
     assert!(stamps.is_sorted());
     assert!(stamps.iter().all(|stamp| (before..=after).contains(stamp)));
-    // The two clocks are read one after the other, and the wall clock may be slewed meanwhile.
-    let slack = Duration::from_secs(1);
+    // The two clocks are read one after the other, with any pause between, and the wall clock may be slewed meanwhile.
+    let slack = Duration::from_secs(60);
     for stamp in stamps {
         let wall = ends.b.context.wall_clock(stamp);
         assert!(wall >= wall_before - slack && wall <= wall_after + slack);
@@ -248,7 +185,7 @@ fn timestamps_are_of_the_devices_clock_and_in_the_order_of_completion() {
 
 #[test]
 fn a_queue_that_goes_waits_for_nobody_and_leaves_events_valid() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     let (other, _) = (Cq::new(&ends.b.context, 4, None, 0).expect("cq"), ());
     assert!(other.wait_acknowledged(None), "no event, no wait");
     ends.cq.req_notify(Notify::Any).expect("arm");
@@ -269,7 +206,7 @@ fn a_queue_that_goes_waits_for_nobody_and_leaves_events_valid() {
     ends.send(false);
     let event = ends.channel.try_event().expect("event");
     let id = ends.cq.id();
-    let Ends {
+    let Armed {
         b, receiver, cq, ..
     } = ends;
     drop((receiver, cq));
@@ -280,7 +217,7 @@ fn a_queue_that_goes_waits_for_nobody_and_leaves_events_valid() {
 
 #[test]
 fn a_queue_that_goes_takes_its_asynchronous_event_along() {
-    let ends = Ends::new(1);
+    let ends = Armed::new(1);
     for _ in 0..2 {
         ends.send(false);
     }
@@ -288,7 +225,7 @@ fn a_queue_that_goes_takes_its_asynchronous_event_along() {
     eventually("the error state", || {
         ends.receiver.state() == QpState::Error
     });
-    let Ends {
+    let Armed {
         a,
         b,
         sender,
@@ -326,7 +263,7 @@ fn figure(context: &Context, name: &str) -> u64 {
 
 #[test]
 fn statistics_stay_when_a_queue_pair_goes_and_are_of_one_device() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     for _ in 0..7 {
         ends.send(false);
     }
@@ -339,7 +276,7 @@ fn statistics_stay_when_a_queue_pair_goes_and_are_of_one_device() {
     assert_eq!(figure(&ends.a.context, "rdma_recvs"), 0);
     let sent = figure(&ends.a.context, "sent_pkts");
     assert!(sent >= 7);
-    let Ends {
+    let Armed {
         a,
         sender,
         receiver,
@@ -364,7 +301,7 @@ fn statistics_stay_when_a_queue_pair_goes_and_are_of_one_device() {
 
 #[test]
 fn an_asynchronous_event_that_waits_is_not_queued_twice() {
-    let ends = Ends::new(64);
+    let ends = Armed::new(64);
     ends.send(false);
     let context = &ends.b.context;
     let established = AsyncEvent::CommEst(ends.receiver.qpn());

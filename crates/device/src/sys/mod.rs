@@ -5,7 +5,5 @@
 )]
 
 mod process_vm;
-mod signals;
 
 pub(crate) use process_vm::{Direction, MAX_RANGES, Range, copy_own, populate};
-pub(crate) use signals::spawn_without_signals;

@@ -1,6 +1,7 @@
 //! Two devices on one in-memory wire, without a host service.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod armed;
 pub(crate) mod ends;
 
 use std::error::Error as StdError;
