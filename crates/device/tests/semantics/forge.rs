@@ -1,7 +1,7 @@
 //! A second side that is no device: it sends packets that no queue pair of ours would.
 
 use oarlock_device::QpInit;
-use oarlock_port::Port;
+use oarlock_port::{Batch, Port};
 use oarlock_transport::{MAX_PACKET_LEN, QpType};
 use oarlock_wire::{
     AddressVector, Aeth, Bth, Opcode, PacketHeader, Psn, Qpn, RKey, Reth, Syndrome,
@@ -10,6 +10,7 @@ use oarlock_wire::{
 use crate::conn::Conn;
 use crate::end::End;
 use crate::support::ends::Link;
+use crate::support::eventually;
 
 /// The port of a side without a device.
 pub(crate) struct Forger {
@@ -66,6 +67,16 @@ impl Forger {
             .emit_packet(payload, &mut bytes)
             .expect("headers that belong to the opcode");
         self.send_bytes(&bytes[..len]);
+    }
+
+    /// The next packet for us.
+    pub(crate) fn packet(&self) -> Vec<u8> {
+        let mut batch = Batch::new(1);
+        eventually("a packet", || {
+            self.port.recv(&mut batch).expect("receive") > 0
+        });
+        let packet = batch.iter().next().map(|(_, bytes)| bytes.to_vec());
+        packet.expect("one was received")
     }
 
     pub(crate) fn send_bytes(&self, bytes: &[u8]) {

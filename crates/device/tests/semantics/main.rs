@@ -18,6 +18,7 @@ mod datagrams;
 mod end;
 mod events;
 mod forge;
+mod list;
 mod medium;
 mod memory;
 mod moving;

@@ -35,6 +35,23 @@ cases! {
     fetch_and_add: add_from, word_of_sums;
     send_with_invalidate: invalidate_from, invalidate_into;
     local_invalidate: invalidated_from, invalidated_at_home;
+    /// Binding and invalidating are the requester's own affair, on every connected type.
+    local_operations_by_type: |end| {
+        for service in WRITING {
+            let conn = end.open(service);
+            let region = end.region(8, EVERYTHING);
+            let (window, rkey) = window_on(end, &conn, &region, 5, Access::REMOTE_READ);
+            assert_eq!(window.bound().map(|bound| bound.len), Some(8));
+            end.run(&conn, SendOp::LocalInvalidate(rkey), &[]);
+            assert_eq!(window.bound(), None);
+            end.meet();
+        }
+    }, |end| {
+        for service in WRITING {
+            let _conn = end.open(service);
+            end.meet();
+        }
+    };
     /// Inline data are the program's again when the request is posted.
     inline: inline_from, inline_into;
     /// As many elements as the queue was made for, and no more.
@@ -318,11 +335,15 @@ fn invalidate_from(end: &mut End) {
     assert_eq!(done.status, WcStatus::REM_ACCESS_ERR);
     end.meet();
     // A target of XRC has no send queue, hence no windows of type 2 of its own: the key is none.
-    let conn = end.open(QpType::XrcInitiator);
-    let remote = end.offered();
-    let done = end.attempt(&conn, SendOp::SendWithInvalidate(remote.rkey), &[]);
-    assert_eq!(done.status, WcStatus::REM_ACCESS_ERR);
-    end.meet();
+    for len in [0, 2000] {
+        let conn = end.open(QpType::XrcInitiator);
+        let remote = end.offered();
+        let source = end.filled(&pattern(len, len + 1));
+        let op = SendOp::SendWithInvalidate(remote.rkey);
+        let done = end.attempt(&conn, op, &[source.sge(0, len as u32)]);
+        assert_eq!(done.status, WcStatus::REM_ACCESS_ERR);
+        end.meet();
+    }
 }
 
 fn invalidate_into(end: &mut End) {
@@ -345,11 +366,13 @@ fn invalidate_into(end: &mut End) {
     let rkey = last.expect("three rounds");
     end.tell(&[region.iova(), rkey.0.into()]);
     end.meet();
-    let conn = end.open(QpType::XrcInitiator);
-    end.ready(&conn, 2, 8);
-    end.offer(&region);
-    assert_eq!(end.next().status, WcStatus::REM_INV_REQ_ERR);
-    end.meet();
+    for len in [0, 2000] {
+        let conn = end.open(QpType::XrcInitiator);
+        let _buffer = end.ready(&conn, 2, len);
+        end.offer(&region);
+        assert_eq!(end.next().status, WcStatus::REM_INV_REQ_ERR);
+        end.meet();
+    }
 }
 
 /// Takes away a window of our own; the peer has used it before and fails afterwards.

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use oarlock_device::{Access, CompChannel, Cq, Notify, Qp, QpInit};
-use oarlock_transport::{Error, QpType, RecvWr, SendData, SendOp, SendWr, WcStatus};
+use oarlock_transport::{BindWindow, Error, QpType, RecvWr, SendData, SendOp, SendWr, WcStatus};
 
 use crate::cases;
 use crate::conn::{RELIABLE, SERVICES, WRITING};
 use crate::end::{EVERYTHING, End, content};
-use crate::moving::at;
+use crate::moving::{at, window_on};
 use crate::support::ends::{Link, steps};
 use crate::support::pattern;
 
@@ -29,6 +29,8 @@ cases! {
     signal_all: signal_all_from, signal_all_into;
     /// Only a solicited message wakes a queue armed for such.
     solicited: solicited_from, solicited_into;
+    /// One list with every operation, posted as a whole: executed in its order.
+    batch_of_every_operation: batch_from, batch_at;
     /// A list stays in order and ends at the request that is refused; or, all or nothing, none is posted.
     lists: lists_from, lists_into;
 }
@@ -37,7 +39,7 @@ fn fence_from(end: &mut End) {
     for service in RELIABLE {
         for fence in [true, false] {
             let link = Link {
-                timeout: 14,
+                timeout: 16,
                 ..Link::default()
             };
             let conn = end.open_with(service, QpInit::default(), &link);
@@ -395,6 +397,98 @@ impl End {
         };
         (conn, cq, channel)
     }
+}
+
+/// The list needs a window of the other side's, which its last SEND takes away, and one of our own.
+fn batch_from(end: &mut End) {
+    let conn = end.open(QpType::Rc);
+    let remote = end.offered();
+    let window = end.offered();
+    let own = end.region(16, EVERYTHING);
+    let result = end.region(16, Access::LOCAL_WRITE);
+    let (bound, key) = window_on(end, &conn, &own, 1, Access::REMOTE_READ);
+    let again = BindWindow {
+        window: key,
+        rkey: oarlock_wire::RKey(key.0 ^ 3),
+        region: own.lkey(),
+        addr: own.iova(),
+        len: 16,
+        access: Access::REMOTE_READ,
+    };
+    let (low, high) = ([result.sge(0, 8)], [result.sge(8, 8)]);
+    let back = end.region(16, Access::LOCAL_WRITE);
+    let whole = [back.sge(0, 16)];
+    let swap = SendOp::CompareSwap {
+        remote,
+        compare: 0x0706_0504_0302_0100_u64.to_le(),
+        swap: 5,
+    };
+    let add = SendOp::FetchAdd { remote, add: 2 };
+    let steps = [
+        (
+            SendOp::Write(remote),
+            SendData::Inline(&[0, 1, 2, 3, 4, 5, 6, 7]),
+        ),
+        (
+            SendOp::WriteWithImm(at(remote, 8), 1),
+            SendData::Inline(&[9; 8]),
+        ),
+        (swap, SendData::Sges(&low)),
+        (add, SendData::Sges(&high)),
+        (SendOp::Read(remote), SendData::Sges(&whole)),
+        (SendOp::LocalInvalidate(key), SendData::Sges(&[])),
+        (SendOp::BindWindow(again), SendData::Sges(&[])),
+        (SendOp::Send, SendData::Inline(b"send")),
+        (SendOp::SendWithImm(2), SendData::Inline(b"imm")),
+        (
+            SendOp::SendWithInvalidate(window.rkey),
+            SendData::Inline(b"inv"),
+        ),
+    ];
+    let list: Vec<_> = steps
+        .iter()
+        .zip(0..)
+        .map(|((op, data), wr_id)| SendWr {
+            wr_id,
+            data: *data,
+            ..conn.wr(*op)
+        })
+        .collect();
+    end.meet();
+    conn.qp.post_send_all(&list).expect("posted");
+    for (done, request) in end.nexts(list.len()).iter().zip(&list) {
+        assert_eq!(
+            (done.wr_id, done.status),
+            (request.wr_id, WcStatus::SUCCESS)
+        );
+        assert_eq!(done.opcode, request.op.wc_opcode());
+    }
+    let before = 0x0706_0504_0302_0100_u64.to_le();
+    assert_eq!(result.load_u64(0).expect("aligned"), before);
+    assert_eq!(result.load_u64(8).expect("aligned"), 5);
+    assert_eq!(back.load_u64(0).expect("aligned"), 7);
+    assert_eq!(content(&back)[8..], [9; 8]);
+    assert_eq!(bound.rkey(), again.rkey);
+    end.meet();
+}
+
+fn batch_at(end: &mut End) {
+    let conn = end.open(QpType::Rc);
+    let memory = end.region(16, EVERYTHING);
+    end.offer(&memory);
+    let (window, key) = window_on(end, &conn, &memory, 7, Access::REMOTE_READ);
+    end.tell(&[memory.iova(), key.0.into()]);
+    let buffers = [0, 1, 2, 3].map(|wr_id| end.ready(&conn, wr_id, 4));
+    end.meet();
+    let done = end.nexts(4);
+    assert_eq!((done[0].imm, done[0].byte_len), (Some(1), 8));
+    assert_eq!((done[1].imm, done[1].byte_len), (None, 4));
+    assert_eq!((done[2].imm, done[2].byte_len), (Some(2), 3));
+    assert_eq!(done[3].invalidated, Some(key));
+    let texts = buffers.each_ref().map(content);
+    assert_eq!(texts, [*b"\0\0\0\0", *b"send", *b"imm\0", *b"inv\0"]);
+    assert_eq!(window.bound(), None);
+    end.meet();
 }
 
 fn lists_from(end: &mut End) {

@@ -177,30 +177,34 @@ fn gap_at(end: &mut End) {
 
 fn anew_from(end: &mut End) {
     let link = Link {
-        timeout: 8,
-        retries: 2,
-        ..Link::default()
+        retries: 1,
+        ..TIMELESS
     };
     let conn = end.open_with(QpType::Rc, QpInit::default(), &link);
     end.meet();
     for round in 0..4 {
-        // As often as there are attempts but for the last.
-        let faults = end.strike("drop:opcode=send,direction=tx,count=2");
-        let done = end.attempt(&conn, SendOp::Send, &[]);
-        assert_eq!(done.status, WcStatus::SUCCESS, "round {round}");
-        assert_eq!(faults.counts()[0].struck, 2);
+        // Every attempt but the last is used up.
+        let faults = end.strike("drop:opcode=send,direction=tx,count=1");
+        for _ in 0..2 {
+            conn.post(&conn.wr(SendOp::Send));
+        }
+        for done in end.nexts(2) {
+            assert_eq!(done.status, WcStatus::SUCCESS, "round {round}");
+        }
+        assert_eq!(faults.counts()[0].struck, 1);
     }
+    assert_eq!(conn.count(Counter::SequenceNaksReceived), 4);
     end.heal();
     end.meet();
 }
 
 fn anew_at(end: &mut End) {
-    let conn = end.open(QpType::Rc);
-    for wr_id in 0..4 {
+    let conn = end.open_with(QpType::Rc, QpInit::default(), &TIMELESS);
+    for wr_id in 0..8 {
         conn.recv(wr_id, &[]);
     }
     end.meet();
-    end.nexts(4);
+    end.nexts(8);
     end.meet();
 }
 
@@ -358,7 +362,7 @@ const RULES: &str = "drop:p=0.03,seed=1;duplicate:p=0.03,seed=2;reorder:p=0.03,s
 fn bad_from(end: &mut End) {
     for service in RELIABLE {
         let link = Link {
-            timeout: 14,
+            timeout: 15,
             ..Link::default()
         };
         let conn = end.open_with(service, QpInit::default(), &link);
@@ -394,7 +398,7 @@ fn one_of_each(end: &mut End, conn: &Conn, remote: RemoteAddress, round: usize) 
 fn bad_at(end: &mut End) {
     for service in RELIABLE {
         let link = Link {
-            timeout: 14,
+            timeout: 15,
             ..Link::default()
         };
         let conn = end.open_with(service, QpInit::default(), &link);

@@ -5,7 +5,9 @@ use oarlock_transport::{
     AccessFlags, AttrMask, Error, QpAttr, QpState, QpType, SendOp, SendWr, Sge, VendorError,
     WcStatus,
 };
-use oarlock_wire::{LKey, Mtu, PKey, Psn, QKey, Qpn, RetryCount};
+use oarlock_wire::{
+    LKey, Mtu, Opcode, PKey, Packet, Psn, QKey, Qpn, RetryCount, RnrTimer, Syndrome,
+};
 
 use crate::cases;
 use crate::conn::{Conn, SERVICES};
@@ -18,6 +20,52 @@ cases! {
     transitions: transitions, transitions;
     /// What was given is what a query tells, and what takes effect.
     attributes: attributes_from, attributes_at;
+    /// What a queue pair asks of its peer when it is not ready.
+    min_rnr_timer: |end| {
+        for timer in [0, 9, 31] {
+            let link = Link { rnr_timer: timer, ..Link::default() };
+            let conn = end.open_to_forger(QpType::Rc, QpInit::default(), &link);
+            end.meet();
+            assert_eq!(conn.count(oarlock_transport::Counter::RnrNaksSent), 1);
+        }
+    }, |end| {
+        let mut forger = end.forger();
+        for timer in [0, 9, 31] {
+            forger.open(end);
+            forger.send(&forger.header(Opcode::RC_SEND_ONLY, 0), &[]);
+            let bytes = forger.packet();
+            let packet = Packet::parse(&bytes).expect("a packet");
+            let syndrome = packet.aeth.map(|aeth| aeth.syndrome);
+            assert_eq!(syndrome, Some(Syndrome::RnrNak(RnrTimer::truncate(timer))));
+            end.meet();
+        }
+    };
+    /// Packets of another partition are dropped, and counted.
+    partition_key: partition_from, partition_at;
+    /// A connected queue pair hears the address of its path alone.
+    wrong_source: |end| {
+        let link = Link { timeout: 8, retries: 1, ..Link::default() };
+        let conn = end.open_with(QpType::Rc, QpInit::default(), &link);
+        end.meet();
+        let done = end.attempt(&conn, SendOp::Send, &[]);
+        assert_eq!(done.status, WcStatus::RETRY_EXC_ERR);
+        end.meet();
+    }, |end| {
+        let conn = end.open(QpType::Rc);
+        let to = conn.qp.query().dest_qpn;
+        conn.to_state(QpState::Reset);
+        let elsewhere = oarlock_wire::Gid::from_ip([10, 9, 8, 7].into());
+        for attr in end.way(QpType::Rc, to, &Link::default()) {
+            let av = oarlock_wire::AddressVector::new(end.here, elsewhere);
+            conn.qp.modify(&QpAttr { av, ..attr }).expect("modify");
+        }
+        conn.recv(1, &[]);
+        end.meet();
+        let dropped = oarlock_transport::Counter::DroppedWrongSource;
+        crate::support::eventually("the drops", || conn.count(dropped) == 2);
+        end.nothing();
+        end.meet();
+    };
     /// Values out of range are refused by name, and nothing has changed.
     attribute_ranges: ranges, ranges;
     /// In SQD what was begun ends, what was posted waits, messages still arrive; then an event.
@@ -397,6 +445,57 @@ fn attributes_at(end: &mut End) {
     assert_eq!(content(&memory), [1; 8]);
     let _conn = end.open(QpType::Ud);
     end.meet();
+}
+
+fn partition_from(end: &mut End) {
+    for service in SERVICES {
+        let conn = end.made(service, QpInit::default());
+        let numbers = end.swap([conn.qp.qpn().get().into(), 0]);
+        let link = Link {
+            timeout: 8,
+            retries: 1,
+            ..Link::default()
+        };
+        let peer = Qpn::truncate(numbers[0] as u32);
+        for attr in end.way(service, peer, &link) {
+            let attr = QpAttr {
+                pkey: PKey(0x8001),
+                ..attr
+            };
+            conn.qp.modify(&attr).expect("modify");
+        }
+        assert_eq!(conn.qp.query().pkey, PKey(0x8001));
+        end.meet();
+        let conn = Conn {
+            to: (service == QpType::Ud).then(|| oarlock_transport::UdDestination {
+                av: oarlock_wire::AddressVector::new(end.here, end.there),
+                remote_qpn: peer,
+                remote_qkey: crate::support::KEY,
+            }),
+            srqn: (service == QpType::XrcInitiator)
+                .then(|| oarlock_wire::Srqn::truncate(numbers[1] as u32)),
+            ..conn
+        };
+        let done = end.attempt(&conn, SendOp::Send, &[]);
+        let expected = if matches!(service, QpType::Uc | QpType::Ud) {
+            WcStatus::SUCCESS
+        } else {
+            WcStatus::RETRY_EXC_ERR
+        };
+        assert_eq!(done.status, expected, "{service}");
+        end.meet();
+    }
+}
+
+fn partition_at(end: &mut End) {
+    for service in SERVICES {
+        let conn = end.open(service);
+        let _buffer = end.ready(&conn, 1, 0);
+        let dropped = oarlock_transport::Counter::DroppedWrongPkey;
+        crate::support::eventually("the drop", || conn.count(dropped) > 0);
+        end.nothing();
+        end.meet();
+    }
 }
 
 fn ranges(end: &mut End) {
