@@ -8,10 +8,10 @@ use oarlock_transport::{
 };
 use oarlock_wire::{AddressVector, Gid, Grh, Mtu, QKey, Qpn};
 
-use crate::cases;
 use crate::end::{End, content};
 use crate::support::ends::Link;
 use crate::support::{KEY, eventually, pattern};
+use crate::{assert_same, cases};
 
 cases! {
     /// 40 bytes before the message say who sent it, from where, to where.
@@ -54,18 +54,22 @@ fn grh_from(end: &mut End) {
 fn grh_into(end: &mut End) {
     let conn = end.open(QpType::Ud);
     let [sender] = end.told();
-    for _ in 0..2 {
+    for round in [1, 2] {
         let buffer = end.ready(&conn, 1, 60);
         end.meet();
         let (done, message) = end.received(&conn, &buffer);
         assert_eq!((done.has_grh, done.pkey_index, done.sl), (true, 0, 0));
         assert_eq!(u64::from(done.src_qp.get()), sender);
         assert_eq!(done.byte_len as usize, Grh::LEN + 50);
-        assert_eq!(message, pattern(7, 100)[..50]);
+        assert_same!(message, pattern(7, 100)[..50]);
         let bytes = content(&buffer);
         let grh = Grh::parse(bytes.first_chunk().expect("40 bytes")).expect("a GRH");
         let expected: (IpAddr, IpAddr) = (end.there.to_ip(), end.here.to_ip());
         assert_eq!((grh.source, grh.destination), expected);
+        assert_eq!(
+            (grh.traffic_class, grh.hop_limit),
+            (4 * round, [64, 3][round as usize - 1])
+        );
         end.meet();
     }
 }

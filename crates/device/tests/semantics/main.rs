@@ -50,6 +50,16 @@ macro_rules! cases {
 }
 pub(crate) use cases;
 
+/// Compares bytes; says where they differ, and not all of them.
+macro_rules! assert_same {
+    ($left:expr, $right:expr $(, $what:literal)?) => {{
+        let (left, right): (&[u8], &[u8]) = (&$left, &$right);
+        let differ = left.iter().zip(right).position(|(a, b)| a != b);
+        assert_eq!((left.len(), differ), (right.len(), None) $(, $what)?);
+    }};
+}
+pub(crate) use assert_same;
+
 /// Every case, in the order in which they run.
 pub(crate) fn all_cases() -> impl Iterator<Item = &'static Case> {
     [

@@ -6,11 +6,11 @@ use oarlock_transport::{
 };
 use oarlock_wire::{Grh, Mtu, RKey};
 
-use crate::cases;
 use crate::conn::{Conn, RELIABLE, SERVICES, WRITING};
 use crate::end::{EVERYTHING, End, content};
 use crate::support::ends::Link;
 use crate::support::pattern;
+use crate::{assert_same, cases};
 
 pub(crate) const MTUS: [Mtu; 5] = [
     Mtu::MTU_256,
@@ -122,7 +122,7 @@ fn send_into(end: &mut End, conn: &Conn, len: usize, imm: Option<u32>) {
     let (done, message) = end.received(conn, &buffer);
     assert_eq!((done.wr_id, done.opcode), (5, WcOpcode::RECV));
     assert_eq!((done.imm, done.byte_len as usize), (imm, room));
-    assert_eq!(message, pattern(len, len + 1)[..len]);
+    assert_same!(message, pattern(len, len + 1)[..len]);
     assert_eq!(content(&buffer)[room], 0, "the byte behind");
 }
 
@@ -182,7 +182,7 @@ fn write_into(end: &mut End, conn: &Conn, len: usize, imm: Option<u32>) {
     }
     assert_eq!(end.received(conn, &last).0.wr_id, 7);
     let placed = content(&target);
-    assert_eq!(placed[3..][..len], pattern(len, len + 1)[..len]);
+    assert_same!(placed[3..][..len], pattern(len, len + 1)[..len]);
     assert_eq!(
         (&placed[..3], &placed[3 + len..]),
         (&[0; 3][..], &[0; 5][..])
@@ -205,7 +205,7 @@ fn read_from(end: &mut End) {
                 let done = end.run(&conn, op, &parts(&target, len, 3));
                 assert_eq!(done.byte_len as usize, len);
                 let read = content(&target);
-                assert_eq!(read[..len], pattern(1, 70_000)[11..][..len]);
+                assert_same!(read[..len], pattern(1, 70_000)[11..][..len]);
                 assert_eq!(read[len], 0, "the byte behind");
             }
             end.meet();
@@ -225,7 +225,7 @@ fn read_out_of(end: &mut End) {
             source.copy_in(0, &pattern(1, 70_000)).expect("as long");
             end.offer(&source);
             end.meet();
-            assert_eq!(
+            assert_same!(
                 content(&source),
                 pattern(1, 70_000),
                 "reading changes nothing"
@@ -359,7 +359,7 @@ fn invalidate_into(end: &mut End) {
             (done.opcode, done.invalidated),
             (WcOpcode::RECV, Some(rkey))
         );
-        assert_eq!(message, pattern(len, len + 1)[..len]);
+        assert_same!(message, pattern(len, len + 1)[..len]);
         assert_eq!(window.bound(), None, "taken away before it is told");
         last = Some(rkey);
     }
@@ -453,10 +453,10 @@ fn inline_into(end: &mut End) {
         let last = end.ready(&conn, 2, 0);
         end.meet();
         let (_, message) = end.received(&conn, &buffer);
-        assert_eq!(message, pattern(3, limit + 1)[..limit]);
+        assert_same!(message, pattern(3, limit + 1)[..limit]);
         end.received(&conn, &last);
         if service != QpType::Ud {
-            assert_eq!(content(&target), pattern(3, limit + 1)[..limit]);
+            assert_same!(content(&target), pattern(3, limit + 1)[..limit]);
         }
         end.meet();
     }
@@ -512,7 +512,7 @@ fn elements_into(end: &mut End) {
         ));
         conn.recv(1, &parts(&buffer, room, 4));
         end.meet();
-        assert_eq!(end.received(&conn, &buffer).1, pattern(8, 70));
+        assert_same!(end.received(&conn, &buffer).1, pattern(8, 70));
         end.meet();
     }
 }
@@ -589,7 +589,7 @@ fn wrap_from(end: &mut End) {
                     let target = end.region(WRAPPING, Access::LOCAL_WRITE);
                     let sge = [target.sge(0, WRAPPING as u32)];
                     let done = end.run(&conn, SendOp::Read(remote), &sge);
-                    assert_eq!(content(&target), pattern(kind, WRAPPING));
+                    assert_same!(content(&target), pattern(kind, WRAPPING));
                     end.run(&conn, SendOp::Send, &[]);
                     done
                 }
@@ -617,7 +617,7 @@ fn wrap_into(end: &mut End) {
             assert_eq!(end.next().status, WcStatus::SUCCESS);
             end.meet();
             let arrived = if kind == 0 { &buffer } else { &memory };
-            assert_eq!(content(arrived), pattern(kind, WRAPPING));
+            assert_same!(content(arrived), pattern(kind, WRAPPING));
         }
     }
 }

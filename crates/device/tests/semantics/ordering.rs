@@ -6,12 +6,12 @@ use std::sync::Arc;
 use oarlock_device::{Access, CompChannel, Cq, Notify, Qp, QpInit};
 use oarlock_transport::{BindWindow, Error, QpType, RecvWr, SendData, SendOp, SendWr, WcStatus};
 
-use crate::cases;
 use crate::conn::{RELIABLE, SERVICES, WRITING};
 use crate::end::{EVERYTHING, End, content};
 use crate::moving::{at, window_on};
 use crate::support::ends::{Link, steps};
 use crate::support::pattern;
+use crate::{assert_same, cases};
 
 cases! {
     /// A fenced SEND of what a READ brings has the bytes of the READ, even if its first response is lost; without the fence
@@ -119,7 +119,7 @@ fn placed_in_order(end: &mut End) {
         end.offer(&target);
         for round in 0..ROUNDS {
             assert_eq!(end.next().wr_id, round as u64);
-            assert_eq!(content(&target), pattern(round, LEN));
+            assert_same!(content(&target), pattern(round, LEN));
             end.meet();
         }
     }
@@ -146,7 +146,7 @@ fn read_back_from(end: &mut End) {
             ];
             conn.qp.post_send_list(&list).expect("posted");
             assert_eq!(end.next().status, WcStatus::SUCCESS);
-            assert_eq!(content(&target), pattern(round, LEN));
+            assert_same!(content(&target), pattern(round, LEN));
         }
         end.meet();
     }
@@ -158,7 +158,7 @@ fn read_back_out_of(end: &mut End) {
         let memory = end.region(LEN, EVERYTHING);
         end.offer(&memory);
         end.meet();
-        assert_eq!(content(&memory), pattern(ROUNDS - 1, LEN));
+        assert_same!(content(&memory), pattern(ROUNDS - 1, LEN));
     }
 }
 

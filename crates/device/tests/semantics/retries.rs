@@ -6,11 +6,11 @@ use oarlock_transport::{
     Counter, Error, QpState, QpType, RemoteAddress, SendData, SendOp, SendWr, VendorError, WcStatus,
 };
 
-use crate::cases;
 use crate::conn::{Conn, RELIABLE};
 use crate::end::{EVERYTHING, End, content};
 use crate::support::ends::Link;
 use crate::support::{eventually, pattern};
+use crate::{assert_same, cases};
 
 cases! {
     /// A silent peer: the request goes out once, and again as often as the retry count says.
@@ -384,7 +384,7 @@ fn one_of_each(end: &mut End, conn: &Conn, remote: RemoteAddress, round: usize) 
     end.run(conn, SendOp::WriteWithImm(remote, round as u32), &whole);
     let back = end.region(9001, Access::LOCAL_WRITE);
     end.run(conn, SendOp::Read(remote), &[back.sge(0, 9001)]);
-    assert_eq!(content(&back), bytes);
+    assert_same!(content(&back), bytes);
     let word = crate::moving::at(remote, 9008);
     let add = SendOp::FetchAdd {
         remote: word,
@@ -392,6 +392,8 @@ fn one_of_each(end: &mut End, conn: &Conn, remote: RemoteAddress, round: usize) 
     };
     end.run(conn, add, &[back.sge(0, 8)]);
     assert_eq!(back.load_u64(0).expect("aligned"), round as u64);
+    end.meet();
+    // The other side has looked at its memory.
     end.meet();
 }
 
@@ -412,13 +414,14 @@ fn bad_at(end: &mut End) {
         end.strike(RULES);
         for round in 0..10 {
             let (_, message) = end.received(&conn, &buffers[2 * round]);
-            assert_eq!(message, pattern(round, 9001));
+            assert_same!(message, pattern(round, 9001));
             let done = end.next();
             assert_eq!((done.wr_id, done.imm), (2, Some(round as u32)));
             end.meet();
-            assert_eq!(content(&memory)[..9001], pattern(round, 9001));
+            assert_same!(content(&memory)[..9001], pattern(round, 9001));
             let count = memory.load_u64(9008).expect("aligned");
             assert_eq!(count, round as u64 + 1);
+            end.meet();
         }
         end.heal();
         end.meet();
