@@ -8,7 +8,10 @@ use oarlock_transport::{
     AccessFlags, BindWindow, Completion, QpState, QpType, RecvWr, RemoteAddress, SendData, SendOp,
     SendWr, Sge, VendorError as V, WcStatus as S,
 };
-use oarlock_wire::{AtomicAckEth, LKey, Mtu, NakCode, Opcode, RKey, Syndrome};
+use oarlock_wire::base::TransportClass;
+use oarlock_wire::{
+    AtomicAckEth, AtomicEth, LKey, Mtu, NakCode, Opcode, RKey, Srqn, Syndrome, XrcEth,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::cases;
@@ -23,6 +26,8 @@ cases! {
     completion_statuses: |end| each(end, WAYS), |end| each(end, WAYS);
     /// Those that only a peer shows which is no device of ours.
     completion_statuses_of_a_wrong_peer: wrong_peer_seen, wrong_peer;
+    /// A requester that is wrong: an atomic between words, an XRC message that goes on in another queue.
+    completion_statuses_of_a_wrong_requester: wrong_requester, wrong_requester_seen;
     /// The statuses above are all that the table of statuses calls given.
     completion_statuses_complete: complete, |_| ();
 }
@@ -64,7 +69,23 @@ fn complete(_end: &mut End) {
         .collect();
     let given = [0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
     assert_eq!(reached, BTreeSet::from(given));
+    let rules: BTreeSet<u32> = WAYS
+        .iter()
+        .map(|way| way.rule.0)
+        .chain(WRONG.iter().map(|wrong| wrong.rule.0))
+        .chain(OTHER_RULES.map(|rule| rule.0))
+        .collect();
+    let all = V::ALL.iter().map(|(rule, _)| rule.0).collect();
+    assert_eq!(rules, all);
 }
+
+/// Those of the cases that are no list.
+const OTHER_RULES: [V; 4] = [
+    V::RESPONSES_LOST,
+    V::FLUSHED_BY_DEVICE,
+    V::MISALIGNED,
+    V::NO_SHARED_QUEUE,
+];
 
 /// Just the other side of a connection.
 fn peer(end: &mut End) -> Option<Completion> {
@@ -612,6 +633,21 @@ const WRONG: &[Wrong] = &[
     },
     Wrong {
         status: S::WR_FLUSH_ERR,
+        rule: V::OPCODE_UNSUPPORTED,
+        reads: 1,
+        retries: PATIENT,
+        post: receives,
+        wrong: |forger| {
+            let mut bytes = [0; 12];
+            let header = forger.header(Opcode::RC_SEND_ONLY, 0);
+            let len = header.emit_packet(&[], &mut bytes).expect("a BTH");
+            // RESYNC, of reliable datagrams.
+            bytes[0] = 0x15;
+            forger.send_bytes(&bytes[..len]);
+        },
+    },
+    Wrong {
+        status: S::WR_FLUSH_ERR,
         rule: V::OPCODE_SEQUENCE,
         reads: 1,
         retries: PATIENT,
@@ -701,6 +737,55 @@ fn foreign_service(end: &mut End) {
     let done = end.next();
     let seen = (done.status, done.vendor_err);
     assert_eq!(seen, (S::WR_FLUSH_ERR, V::FLUSHED_BY_DEVICE));
+}
+
+fn wrong_requester(end: &mut End) {
+    let mut forger = end.forger();
+    forger.open(end);
+    let remote = end.offered();
+    let header = forger.header(Opcode::RC_FETCH_ADD, 0);
+    forger.send(
+        &header.with_atomic_eth(AtomicEth {
+            addr: remote.addr + 4,
+            rkey: remote.rkey,
+            swap_add: 1,
+            compare: 0,
+        }),
+        &[],
+    );
+    end.meet();
+    forger.open(end);
+    let [srqn] = end.told();
+    for (opcode, ahead, srqn) in [
+        (Opcode::RC_SEND_FIRST, 0, srqn),
+        (Opcode::RC_SEND_MIDDLE, 1, srqn ^ 1),
+    ] {
+        let srqn = Srqn::truncate(srqn as u32);
+        let header = forger.header(opcode.of(TransportClass::Xrc), ahead);
+        forger.send(&header.with_xrceth(XrcEth { srqn }), &[1; 1024]);
+    }
+    end.meet();
+}
+
+fn wrong_requester_seen(end: &mut End) {
+    let conn = end.open_to_forger(QpType::Rc, QpInit::default(), &Link::default());
+    let memory = end.region(16, EVERYTHING);
+    conn.recv(1, &[]);
+    end.offer(&memory);
+    let done = end.next();
+    let seen = (done.status, done.vendor_err);
+    assert_eq!(seen, (S::WR_FLUSH_ERR, V::MISALIGNED));
+    end.meet();
+    let link = Link::default();
+    let conn = end.open_to_forger(QpType::XrcInitiator, QpInit::default(), &link);
+    let buffer = end.ready(&conn, 1, 4096);
+    let srqn = conn.srq.as_ref().and_then(|srq| srq.number());
+    end.tell(&[srqn.expect("a queue of XRC").get().into()]);
+    let done = end.next();
+    let seen = (done.status, done.vendor_err);
+    assert_eq!(seen, (S::WR_FLUSH_ERR, V::NO_SHARED_QUEUE));
+    drop(buffer);
+    end.meet();
 }
 
 fn wrong_peer(end: &mut End) {
