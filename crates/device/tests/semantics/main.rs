@@ -13,6 +13,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attributes;
 mod conn;
 mod datagrams;
 mod end;
@@ -28,6 +29,7 @@ mod refused;
 mod retries;
 mod states;
 mod statuses;
+mod wrong_peers;
 
 use medium::{Medium, run};
 
@@ -68,7 +70,9 @@ pub(crate) fn all_cases() -> impl Iterator<Item = &'static Case> {
         memory::CASES,
         retries::CASES,
         states::CASES,
+        attributes::CASES,
         statuses::CASES,
+        wrong_peers::CASES,
         events::CASES,
         queues::CASES,
         datagrams::CASES,
