@@ -23,6 +23,29 @@ fn after_and_count_bound_what_a_rule_strikes() {
     assert_eq!(counts[0].rule, "drop:after=5,count=3");
 }
 
+/// Packets of several threads are counted one by one.
+#[test]
+fn after_and_count_are_exact_whoever_sends() {
+    let faults = faults("drop:after=1000,count=777");
+    let threads: Vec<_> = (0..4_u32)
+        .map(|n| {
+            let faults = Arc::clone(&faults);
+            std::thread::spawn(move || {
+                let packet = send_only(n, 0);
+                let judge = |_: &u32| faults.judge(&packet, Direction::Tx).is_some();
+                (0..2_000).filter(judge).count()
+            })
+        })
+        .collect();
+    let struck: usize = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("no panic"))
+        .sum();
+    assert_eq!(struck, 777);
+    let counts = faults.counts().remove(0);
+    assert_eq!((counts.matched, counts.struck), (8_000, 777));
+}
+
 #[test]
 fn the_part_that_is_struck_is_the_probability() {
     for p in [0.01_f64, 0.1, 0.5, 0.9] {
