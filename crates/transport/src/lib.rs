@@ -14,7 +14,8 @@
 //!    [`Rc::poll_timeout`] or the next input.
 //! 3. The order is enforced where it matters: while an acknowledgement waits to be sent, [`Rc::poll_completion`] yields
 //!    nothing. The acknowledgement has left before the completion is visible, so that a program that sees its last
-//!    message and exits does not fail its peer.
+//!    message and exits does not fail its peer. (One that waits for the data of a READ keeps nothing back: the data may be
+//!    2^31 bytes, and a program that exits fails the READ anyway.)
 //! 4. `handle_timeout` only changes state. A retransmission it causes comes out of `poll_transmit` in the same drain.
 //!    Calling it early, late or twice is harmless.
 //! 5. A work request that was accepted gives exactly one completion, in the order of its queue; a send that was not

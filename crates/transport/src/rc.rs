@@ -360,7 +360,8 @@ impl Rc {
         })
     }
 
-    /// The next completion. `None` while an acknowledgement waits for [`poll_transmit`](Self::poll_transmit).
+    /// The next completion. `None` while an acknowledgement waits for [`poll_transmit`](Self::poll_transmit), unless the data
+    /// of a READ go before it: a peer asks for up to 2^31 bytes at once, and for as long nothing would complete.
     #[must_use]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         if self.responder.responses.has_acknowledge() {

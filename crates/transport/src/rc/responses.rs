@@ -97,9 +97,16 @@ impl Responses {
         self.queue.len() >= self.limit
     }
 
-    /// Whether an ACK or NAK waits.
-    pub(super) const fn has_acknowledge(&self) -> bool {
-        self.acknowledges > 0
+    /// Whether an ACK or NAK waits, and not for the data of a READ.
+    pub(super) fn has_acknowledge(&self) -> bool {
+        let waits = || {
+            let mut before_data = self
+                .queue
+                .iter()
+                .take_while(|response| !matches!(response, Response::Read(_)));
+            before_data.any(|response| matches!(response, Response::Acknowledge(_)))
+        };
+        self.acknowledges > 0 && waits()
     }
 
     pub(super) const fn outstanding(&self) -> usize {

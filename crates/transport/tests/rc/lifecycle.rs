@@ -467,6 +467,34 @@ fn the_acknowledgement_leaves_before_the_completion_is_visible() {
     assert!(!rc.has_output());
 }
 
+/// A peer asks for as much as it likes: its READ must not keep the completions of other messages back.
+#[test]
+fn an_acknowledgement_behind_the_data_of_a_read_keeps_no_completion_back() {
+    let mut pair = Pair::new(&Setup::default());
+    let source = pair.hosts[B].memory.store(&[7; 5000]);
+    let remote = pair.hosts[B].memory.offer(source);
+    let target = pair.hosts[A].memory.alloc(5000);
+    pair.hosts[A].send_sges(10, SendOp::Read(remote), &[target]);
+    pair.hosts[A].send(11, b"message");
+    pair.hosts[B].recv(20, 10);
+    let mut out = [0; MAX_PACKET_LEN];
+    let [a, b] = &mut pair.hosts;
+    while let Some(sent) = a.rc.poll_transmit(Time::ZERO, &mut a.memory, &mut out) {
+        let (from, packet) = (sent.av.reversed(), &out[..sent.len]);
+        b.rc.handle_datagram(Time::ZERO, &from, packet, &mut b.memory);
+    }
+    let sent = b.rc.poll_transmit(Time::ZERO, &mut b.memory, &mut out);
+    assert!(sent.is_some(), "data, and not the last");
+    assert_eq!(b.rc.poll_completion().map(|c| c.wr_id), Some(20));
+    while b
+        .rc
+        .poll_transmit(Time::ZERO, &mut b.memory, &mut out)
+        .is_some()
+    {}
+    assert_eq!(b.count(Counter::ReadResponsesSent), 20);
+    assert_eq!(b.count(Counter::AcksSent), 1);
+}
+
 #[test]
 fn a_timeout_gives_its_retransmission_in_the_same_drain() {
     let mut rc = Setup::default().rc_in(A, QpState::Rts);
