@@ -113,6 +113,11 @@ fn wanted(header: &Header) -> Wanted {
             }
         }
     }
+    for name in STRUCTURES {
+        for member in header.members(name) {
+            add("field", &format!("{name}.{member}"));
+        }
+    }
     for name in ["ibv_qp_ex", "ibv_cq_ex"] {
         for call in header.calls(name) {
             add("extended interface", call);
@@ -231,6 +236,23 @@ const NOT_LISTED: [&str; 38] = [
     "ibv_advise_mr_advice",
 ];
 
+/// Each member of these is a row of kind `field`.
+const STRUCTURES: [&str; 13] = [
+    "ibv_ah_attr",
+    "ibv_global_route",
+    "ibv_sge",
+    "ibv_recv_wr",
+    "ibv_send_wr",
+    "ibv_mw_bind_info",
+    "ibv_mw_bind",
+    "ibv_srq_attr",
+    "ibv_qp_cap",
+    "ibv_qp_init_attr",
+    "ibv_qp_attr",
+    "ibv_wc",
+    "ibv_moderate_cq",
+];
+
 /// Not one of its kind: all of them together.
 const MASK_OF_ALL: &str = "IBV_REREG_MR_FLAGS_SUPPORTED";
 
@@ -246,8 +268,8 @@ const NEWER: [&str; 5] = [
 /// Kinds that no enumeration has.
 const FREE_KINDS: [&str; 2] = ["call", "send flag on type"];
 
-const KINDS: [&str; 33] = {
-    let mut kinds = [""; 33];
+const KINDS: [&str; 34] = {
+    let mut kinds = [""; 34];
     let mut i = 0;
     while i < ENUMS.len() {
         kinds[i] = ENUMS[i].1;
@@ -258,6 +280,7 @@ const KINDS: [&str; 33] = {
     kinds[i + 2] = "operation on type";
     kinds[i + 3] = "extended interface";
     kinds[i + 4] = "transition";
+    kinds[i + 5] = "field";
     kinds
 };
 

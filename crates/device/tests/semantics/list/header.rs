@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 pub(super) struct Header {
     enums: BTreeMap<String, Vec<(String, i64)>>,
     calls: BTreeMap<String, Vec<String>>,
+    members: BTreeMap<String, Vec<String>>,
 }
 
 impl Header {
@@ -18,6 +19,7 @@ impl Header {
         let mut header = Self {
             enums: BTreeMap::new(),
             calls: BTreeMap::new(),
+            members: BTreeMap::new(),
         };
         for (word, name, body) in blocks(&text) {
             match word {
@@ -29,6 +31,7 @@ impl Header {
                 }
                 _ => {
                     header.calls.insert(name.to_owned(), calls(body));
+                    header.members.insert(name.to_owned(), members(body));
                 }
             }
         }
@@ -47,6 +50,12 @@ impl Header {
 
     pub(super) fn calls(&self, name: &str) -> impl Iterator<Item = &str> {
         let found = self.calls.get(name);
+        let found = found.unwrap_or_else(|| panic!("the header has no struct {name}"));
+        found.iter().map(String::as_str)
+    }
+
+    pub(super) fn members(&self, name: &str) -> impl Iterator<Item = &str> {
+        let found = self.members.get(name);
         let found = found.unwrap_or_else(|| panic!("the header has no struct {name}"));
         found.iter().map(String::as_str)
     }
@@ -178,6 +187,18 @@ fn calls(body: &str) -> Vec<String> {
         .collect()
 }
 
+/// Names of the members that are data, those of nested structures too.
+fn members(body: &str) -> Vec<String> {
+    let lines = body.lines().map(str::trim);
+    let data = lines.filter(|line| line.ends_with(';') && !line.contains(['(', ')', '}']));
+    data.filter_map(|line| {
+        let name = line.trim_end_matches(';').rsplit([' ', '\t', '*']).next()?;
+        let name = name.split('[').next()?;
+        (!name.is_empty()).then(|| name.to_owned())
+    })
+    .collect()
+}
+
 #[test]
 fn constants_of_every_form_are_read() {
     let text = "
@@ -200,6 +221,10 @@ enum ibv_a {
 };
 struct ibv_b {
 	int x;
+	union {
+		struct ibv_c	*y;
+		__be32		 z[4];
+	} u;
 	void (*one)(struct ibv_b *b,
 		    int y);
 	int (*two)(void);
@@ -210,6 +235,7 @@ enum ibv_a ibv_call(void);
     let values: Vec<_> = header.constants("ibv_a").map(|(_, value)| value).collect();
     assert_eq!(values, [0, 8, 9, 16, 32, 63, -2, 32, 24, 1 << 31, 4]);
     assert_eq!(header.calls("ibv_b").collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(header.members("ibv_b").collect::<Vec<_>>(), ["x", "y", "z"]);
     assert_eq!(header.names().count(), 1);
     assert_eq!(header.value("IBV_E"), Some(32));
 }
