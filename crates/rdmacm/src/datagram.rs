@@ -56,7 +56,13 @@ impl UdParam {
     /// Never.
     #[doc(alias = "ibv_create_ah")]
     pub fn address_handle(&self, pd: &ProtectionDomain) -> Result<AddressHandle> {
-        AddressHandle::new(pd, self.address).map_err(|source| Error::Verbs {
+        // The path may have these two, and they do not reach the wire.
+        let address = AddressHandleAttr {
+            flow_label: FlowLabel::default(),
+            service_level: 0,
+            ..self.address
+        };
+        AddressHandle::new(pd, address).map_err(|source| Error::Verbs {
             call: "address_handle",
             source,
         })

@@ -20,9 +20,9 @@ pub struct AddressHandleAttr {
     pub hop_limit: u8,
     /// The traffic class (IPv6) or type of service (IPv4).
     pub traffic_class: u8,
-    /// The flow label.
+    /// The flow label: 0, since an ordinary user cannot put another into packets.
     pub flow_label: FlowLabel,
-    /// The service level, 0 to 15.
+    /// The service level: 0, since packets over IP have none; see [`traffic_class`](Self::traffic_class).
     pub service_level: u8,
 }
 
@@ -55,7 +55,7 @@ impl AddressHandle {
     ///
     /// # Errors
     /// `Address`: no destination, no such own address or port, an own address of the other IP version than the
-    /// destination, or a service level above 15.
+    /// destination, or a flow label or service level, which would not reach the wire.
     ///
     /// # Blocking
     /// Never.
@@ -75,24 +75,26 @@ impl AddressHandle {
             index: attr.sgid_index,
             count: gids.len(),
         })?;
+        let flow_label = attr.flow_label.get();
+        not_carried("flow label", flow_label, "it takes a privileged socket")?;
+        let service_level = attr.service_level.into();
+        not_carried("service level", service_level, "packets over IP have none")?;
         Self::along(
             pd,
             AddressVector {
-                local: *local,
-                remote: attr.remote,
-                scope_id: 0,
                 traffic_class: attr.traffic_class,
                 hop_limit: attr.hop_limit,
-                flow_label: attr.flow_label,
-                service_level: attr.service_level,
+                ..AddressVector::new(*local, attr.remote)
             },
         )
     }
 
-    /// A handle for a path that is known as a whole, as the events of a connection manager give it.
+    /// A handle for a path that is known as a whole, as the events of a connection manager give it. Its flow label and
+    /// service level are kept for who asks ([`address_vector`](Self::address_vector)), and do not reach the wire.
     ///
     /// # Errors
-    /// `Address`, as for [`new`](Self::new); or the path leaves by another interface than the device's.
+    /// `Address`: no destination or own address, the two of different IP versions, a service level above 15, or the path
+    /// leaves by another interface than the device's.
     ///
     /// # Blocking
     /// Never.
@@ -164,6 +166,19 @@ impl AddressHandle {
     pub fn address_vector(&self) -> AddressVector {
         self.av
     }
+}
+
+/// Refuses a value that would be accepted without effect.
+fn not_carried(field: &'static str, given: u32, reason: &'static str) -> Result<(), Error> {
+    if given == 0 {
+        return Ok(());
+    }
+    Err(AddressError::NotCarried {
+        field,
+        given,
+        reason,
+    }
+    .into())
 }
 
 /// The first address of the device that can talk to the sender.

@@ -114,6 +114,16 @@ pub enum AddressError {
         /// The limit.
         max: u8,
     },
+    /// The device cannot put it into packets.
+    #[error("{field} {given} cannot be sent: {reason}")]
+    NotCarried {
+        /// Which field.
+        field: &'static str,
+        /// What was given.
+        given: u32,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A device sends by its own interface.
     #[error("the path leaves by interface {given}, the device is interface {device}")]
     OtherInterface {

@@ -19,7 +19,7 @@ use oarlock_verbs::{
     Context, Error, GRH_LEN, MemoryRegion, ProtectionDomain, QpInitAttr, QpState, QpType,
     QueuePair, SendRequest, WcStatus,
 };
-use oarlock_wire::{AddressVector, Gid, QKey, Qpn};
+use oarlock_wire::{AddressVector, FlowLabel, Gid, QKey, Qpn};
 
 /// One host with one datagram queue pair.
 struct End {
@@ -185,13 +185,15 @@ fn address_handles_that_cannot_be_say_why() {
         refused("an end of the path is unspecified")
     );
     assert_eq!(
-        make(|attr| attr.service_level = 16),
-        refused("service level 16 is above 15")
-    );
-    assert_eq!(
         make(|attr| attr.remote = Gid::from_ip("fd00::1".parse().expect("an address"))),
         refused("10.0.0.1 and fd00::1 are of different IP versions")
     );
+    let av = AddressVector {
+        service_level: 16,
+        ..AddressVector::new(a.gid(), other)
+    };
+    let refused = AddressHandle::along(&a.pd, av).expect_err("4 bits");
+    assert_eq!(refused.to_string(), "service level 16 is above 15");
     let av = AddressVector {
         scope_id: 77,
         ..AddressVector::new(a.gid(), other)
@@ -206,6 +208,41 @@ fn address_handles_that_cannot_be_say_why() {
     let group = a.to(Gid::from_ip([239, 1, 1, 1].into()));
     assert_eq!(group.address_vector().scope_id, ifindex);
     assert_eq!(a.to(other).address_vector().scope_id, 0);
+}
+
+/// What would not reach the wire is refused by name, and not accepted without effect.
+#[test]
+fn an_address_handle_takes_no_flow_label_and_no_service_level() {
+    let (_hosts, [a, b]) = hosts();
+    let attr = AddressHandleAttr {
+        remote: b.gid(),
+        ..AddressHandleAttr::default()
+    };
+    let sentence = |attr| {
+        let refused = AddressHandle::new(&a.pd, attr).expect_err("not carried");
+        refused.to_string()
+    };
+    assert_eq!(
+        sentence(AddressHandleAttr {
+            flow_label: FlowLabel::truncate(5),
+            ..attr
+        }),
+        "flow label 5 cannot be sent: it takes a privileged socket"
+    );
+    assert_eq!(
+        sentence(AddressHandleAttr {
+            service_level: 3,
+            ..attr
+        }),
+        "service level 3 cannot be sent: packets over IP have none"
+    );
+    // What comes from a connection manager is kept.
+    let av = AddressVector {
+        service_level: 3,
+        ..AddressVector::new(a.gid(), b.gid())
+    };
+    let along = AddressHandle::along(&a.pd, av).expect("a path");
+    assert_eq!(along.address_vector().service_level, 3);
 }
 
 #[test]
