@@ -147,14 +147,21 @@ fn vanished(end: &End, access: Access) -> oarlock_device::Region {
 }
 
 const IMPATIENT: Link = Link {
+    timeout: 8,
+    retries: 1,
+    ..UNREADY_ONCE
+};
+
+/// Waits for answers, and gives up when the peer has no buffer.
+const UNREADY_ONCE: Link = Link {
     mtu: Mtu::MTU_1024,
     access: AccessFlags::LOCAL_WRITE
         .union(AccessFlags::REMOTE_WRITE)
         .union(AccessFlags::REMOTE_READ)
         .union(AccessFlags::REMOTE_ATOMIC),
     reads: 4,
-    timeout: 8,
-    retries: 1,
+    timeout: 18,
+    retries: 7,
     rnr_timer: 1,
     rnr_retry: 0,
     first_psn: 0xff_fff0,
@@ -455,7 +462,7 @@ const WAYS: &[Way] = &[
         S::RNR_RETRY_EXC_ERR,
         V::RNR_NAKS,
         |end| {
-            let conn = end.open_with(QpType::Rc, QpInit::default(), &IMPATIENT);
+            let conn = end.open_with(QpType::Rc, QpInit::default(), &UNREADY_ONCE);
             let done = end.attempt(&conn, SendOp::Send, &[]);
             end.meet();
             Some(done)
