@@ -83,6 +83,12 @@ pub(crate) fn all_cases() -> impl Iterator<Item = &'static Case> {
 }
 
 #[test]
+fn each_case_has_a_name_of_its_own() {
+    let names: std::collections::BTreeSet<&str> = all_cases().map(|case| case.name).collect();
+    assert_eq!(names.len(), all_cases().count());
+}
+
+#[test]
 fn private() {
     run(Medium::Private, "private");
 }

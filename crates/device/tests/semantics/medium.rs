@@ -128,15 +128,16 @@ fn between_processes(
     slots: &mut UdpSlots,
     next_slot: &mut u8,
 ) {
+    // A slot that was used and could not be renewed at once has no socket: the next one has.
     let mut socket = || {
-        // A slot that was used and cannot be renewed at once has no socket: the next one has.
-        loop {
+        for _ in 0..LAST_SLOT {
             let slot = *next_slot;
             *next_slot = if slot == LAST_SLOT { 1 } else { slot + 1 };
             if let Some(socket) = slots.socket(slot) {
                 return (slot, socket.try_clone_to_owned().expect("dup"));
             }
         }
+        panic!("every slot is held");
     };
     let ((first_slot, first), (second_slot, second)) = (socket(), socket());
     let name = format!("oarlock-semantics-{}-{first_slot}", std::process::id());
@@ -163,6 +164,7 @@ fn between_processes(
     let ended = catch_unwind(AssertUnwindSafe(|| (case.a)(&mut a)));
     drop(a);
     let output = peer.wait_with_output().expect("it ends");
+    slots.settle().expect("those that were held");
     for slot in [first_slot, second_slot] {
         slots.renew(slot).expect("renewed");
     }
