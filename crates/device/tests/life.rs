@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oarlock_device::{Access, AsyncEvent, Context, Error, Qp, QpInit};
 use oarlock_port::{MemWire, Port};
-use oarlock_transport::{AttrMask, QpAttr, QpState, SendData, SendWr, WcStatus};
+use oarlock_transport::{AttrMask, Counter, QpAttr, QpState, SendData, SendWr, WcStatus};
 use support::{
     Side, Source, connected, device, eventually, filled, gid, host, pair, pattern, recv, send,
     whole,
@@ -215,14 +215,16 @@ fn garbage_is_counted_by_name() {
         bytes
     };
     let absent = (qp.qpn().get() & 0xff_0000) | (qp.qpn().get().wrapping_add(1) & 0xffff);
-    // An opcode that nobody knows; a queue pair that does not exist; one that is in Reset.
-    stranger
-        .send(&av, &packet(0xff, qp.qpn().get()))
-        .expect("send");
-    stranger.send(&av, &packet(0x04, absent)).expect("send");
-    stranger
-        .send(&av, &packet(0x04, qp.qpn().get()))
-        .expect("send");
+    // An opcode that nobody knows, of no service that the queue pair has; a WRITE without its RETH; a queue pair that does not
+    // exist; one that is in Reset.
+    for (opcode, qpn) in [
+        (0xff, qp.qpn().get()),
+        (0x0a, qp.qpn().get()),
+        (0x04, absent),
+        (0x04, qp.qpn().get()),
+    ] {
+        stranger.send(&av, &packet(opcode, qpn)).expect("send");
+    }
     // A congestion notification is no packet of the queue pair's own service.
     stranger
         .send(&av, &packet(0x81, qp.qpn().get()))
@@ -230,12 +232,13 @@ fn garbage_is_counted_by_name() {
     eventually("the count of notifications", || {
         side.counter("congestion_notifications") == 1
     });
-    eventually("three drops", || {
-        let wrong_state = oarlock_transport::Counter::DroppedWrongState;
+    eventually("four drops", || {
+        let own = qp.counters();
         (
+            own.get(Counter::DroppedWrongTransport),
             side.counter("malformed"),
             side.counter("no_such_qp"),
-            qp.counters().get(wrong_state),
-        ) == (1, 1, 1)
+            own.get(Counter::DroppedWrongState),
+        ) == (1, 1, 1, 1)
     });
 }
