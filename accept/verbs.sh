@@ -32,4 +32,17 @@ assert int(said['implemented']) == kinds.count('implemented') and int(said['refu
 assert int(said['tests']) == len({r[-1] for r in rows})
 assert len({r[0] for r in rows}) == len(rows)
 P
+# Planted: a row that is gone, one that stands there twice, one whose test is none.
+planted() {
+  if OARLOCK_VERBS_LIST=$work/planted.list "$semantics" --exact list::the_list_is_complete_and_its_tests_exist \
+    >"$work/planted.out" 2>&1; then fail "not seen: $1"; fi
+  grep -q "$1" "$work/planted.out" || fail "not said: $1"
+}
+list=$here/crates/device/verbs.list
+grep -v '^send flag IBV_SEND_FENCE ' "$list" >"$work/planted.list"
+planted 'missing: send flag IBV_SEND_FENCE'
+{ cat "$list"; grep '^send flag IBV_SEND_FENCE ' "$list"; } >"$work/planted.list"
+planted 'twice: send flag IBV_SEND_FENCE'
+sed 's/^\(send flag IBV_SEND_FENCE |.*::\)fence$/\1fences/' "$list" >"$work/planted.list"
+planted 'no such test: oarlock-device::semantics::fences'
 pass "${line#verbs: }"

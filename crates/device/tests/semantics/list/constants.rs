@@ -6,7 +6,7 @@ use oarlock_transport::{
 };
 use oarlock_wire::Mtu;
 
-use super::{LIST, header, rows};
+use super::{header, list, rows};
 
 /// Operations that some type of queue pair has.
 pub(super) const OPERATIONS: [&str; 10] = [
@@ -181,7 +181,7 @@ fn what_is_absent_has_no_number_here() {
         "path mtu",
         "async event",
     ];
-    for row in rows(LIST) {
+    for row in rows(&list()) {
         let is_ours = ours.iter().any(|(name, _)| *name == row.name);
         match &row.refused {
             Some(why) if why.starts_with("absent: ") => assert!(!is_ours, "{}", row.name),
