@@ -321,6 +321,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.endpoint.core().is_forked() {
+            return;
+        }
         // A queue pair holds its context, so all are gone. What could not be sent is a figure of the endpoint, and is told
         // by the contexts that are open.
         let figures = self.figures(&lock(&self.gone), 0);

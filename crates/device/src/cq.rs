@@ -286,7 +286,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        self.shared.close();
+        if !self.context().endpoint().core().is_forked() {
+            self.shared.close();
+        }
     }
 }
 

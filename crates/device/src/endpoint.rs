@@ -28,8 +28,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
+use oarlock_port::Port;
+use oarlock_port::fork::{self, ForkGuard};
 use oarlock_port::pcap::Capture;
-use oarlock_port::{Port, fork};
 use oarlock_transport::{QpState, VendorError};
 use oarlock_wire::Time;
 use rustix::event::{EventfdFlags, eventfd};
@@ -84,6 +85,8 @@ pub(crate) struct Core {
     contexts: Mutex<Vec<Weak<Context>>>,
     engine_calls: Mutex<Vec<EngineCall>>,
     statistics: Statistics,
+    /// A child that drops what it has a copy of does not wake the parent's engine.
+    _unforked: ForkGuard,
     wake: OwnedFd,
     stop: AtomicBool,
     /// Polls that found the port theirs, since the engine looked last.
@@ -101,10 +104,13 @@ impl Endpoint {
     /// An endpoint that takes its slot from `source` when the first queue pair needs it.
     ///
     /// # Errors
-    /// `System`: no descriptor left.
+    /// `System`: no descriptor left, or a fork of this process could not be told.
     pub fn new(source: Box<dyn PortSource>) -> Result<Arc<Self>, Error> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::system("create the engine's event descriptor"))?;
+        let unforked =
+            ForkGuard::new(&wake).map_err(Error::system("prepare for a fork of the process"))?;
+        let fork_generation = fork::generation();
         let statistics = Statistics::new(source.statistics_interval());
         let core = Core {
             source,
@@ -124,6 +130,7 @@ impl Endpoint {
             contexts: Mutex::default(),
             engine_calls: Mutex::default(),
             statistics,
+            _unforked: unforked,
             wake,
             stop: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -131,7 +138,7 @@ impl Endpoint {
             standing_back: AtomicBool::new(false),
             lead: Lead::new()?,
             start: Instant::now(),
-            fork_generation: fork::generation(),
+            fork_generation,
             counters: Counters::default(),
         };
         Ok(Arc::new(Self {
@@ -239,11 +246,16 @@ impl Core {
 
     /// Refuses what a forked child asks for, before it touches a lock that another thread of the parent may have held.
     pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
-        if fork::generation() == self.fork_generation {
-            Ok(())
-        } else {
+        if self.is_forked() {
             Err(Error::Forked)
+        } else {
+            Ok(())
         }
+    }
+
+    /// Whether this is a forked child's copy: then a lock may be held for ever, and handles are dropped without taking any.
+    pub(crate) fn is_forked(&self) -> bool {
+        fork::generation() != self.fork_generation
     }
 
     pub(crate) fn is_gone(&self) -> bool {

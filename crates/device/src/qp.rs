@@ -454,6 +454,9 @@ impl Qp {
 impl Drop for Owner {
     fn drop(&mut self) {
         let core = self.shared.core();
+        if core.is_forked() {
+            return;
+        }
         self.shared.retire();
         if self.shared.qp_type() == QpType::Ud {
             core.detach_all(&self.shared);

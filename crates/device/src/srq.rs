@@ -272,6 +272,9 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         let shared = &self.shared;
+        if shared.pd.context().endpoint().core().is_forked() {
+            return;
+        }
         shared.closed.store(true, Ordering::SeqCst);
         if let Some(xrc) = &shared.xrc {
             xrc.domain.forget_srq(xrc.number);

@@ -17,7 +17,7 @@ use crate::support::{content, eventually, filled, pattern, recv, send, whole};
 /// As long as one READ may be, and in as many packets as possible.
 const LEN: u32 = 1 << 31;
 const PACKETS: u64 = 1 << 23;
-const PSN: u32 = 0x10;
+pub(crate) const PSN: u32 = 0x10;
 
 fn link() -> Link {
     Link {
@@ -29,13 +29,13 @@ fn link() -> Link {
 }
 
 /// A region of pages that exist when somebody writes to them.
-struct Sparse {
+pub(crate) struct Sparse {
     start: *mut c_void,
     region: Option<Region>,
 }
 
 impl Sparse {
-    fn new(scene: &Scene) -> Self {
+    pub(crate) fn new(scene: &Scene) -> Self {
         let (rights, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, to which no references are made.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), LEN as usize, rights, flags) };
@@ -50,7 +50,7 @@ impl Sparse {
     }
 
     /// Its address and key.
-    fn place(&self) -> (u64, RKey) {
+    pub(crate) fn place(&self) -> (u64, RKey) {
         let region = self.region.as_ref().expect("until it is dropped");
         (region.iova(), region.rkey())
     }

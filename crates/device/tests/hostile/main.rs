@@ -4,5 +4,6 @@
 mod floods;
 mod forger;
 mod forgeries;
+mod forked;
 #[path = "../support/mod.rs"]
 mod support;
