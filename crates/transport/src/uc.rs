@@ -347,8 +347,8 @@ impl Uc {
     /// answers. Local operations that come before it are done first.
     ///
     /// Payload is gathered from `memory`; when that fails no packet comes of it, the request fails with
-    /// [`WcStatus::LOC_PROT_ERR`], those behind it are flushed, and the queue pair is in [`QpState::Sqe`]. A local operation that
-    /// fails does the same with [`WcStatus::MW_BIND_ERR`].
+    /// [`LOC_PROT_ERR`](crate::WcStatus::LOC_PROT_ERR), those behind it are flushed, and the queue pair is in
+    /// [`QpState::Sqe`]. A local operation that fails does the same with [`MW_BIND_ERR`](crate::WcStatus::MW_BIND_ERR).
     #[must_use]
     pub fn poll_transmit(
         &mut self,
