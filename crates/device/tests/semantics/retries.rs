@@ -222,7 +222,20 @@ fn credits_from(end: &mut End) {
     }
     for n in 0..MESSAGES {
         let done = end.next();
-        assert_eq!((done.wr_id, done.status), (n, WcStatus::SUCCESS));
+        let counted: Vec<_> = conn
+            .qp
+            .counters()
+            .iter()
+            .filter(|(_, n)| *n > 0)
+            .map(|(name, n)| format!("{name}={n}"))
+            .collect();
+        let seen = (done.wr_id, done.status, done.vendor_err);
+        assert_eq!(
+            seen,
+            (n, WcStatus::SUCCESS, VendorError::NONE),
+            "{}",
+            counted.join(" ")
+        );
     }
     assert!(conn.count(Counter::CreditStalls) > 0, "never out of credit");
     end.meet();
