@@ -53,7 +53,7 @@ pub enum Error {
         source: oarlock_verbs::Error,
     },
     /// A work request of one of the [`Connection`](crate::Connection)'s calls failed. The queue pair is in state Error then.
-    #[error("{call}: {status}: {rule}{}", hint::by(*.peer))]
+    #[error("{call}{}: {status} ({rule})", hint::with(*.peer))]
     WorkFailed {
         /// The call, by its name in this crate.
         call: &'static str,

@@ -281,10 +281,13 @@ fn ping_all(
 /// Looks at what the channel has to say: an error where the connection has ended.
 fn is_connected(channel: &EventChannel) -> Result<bool, Failure> {
     while let Some(event) = channel.try_event()? {
-        if let Event::Disconnected { .. } | Event::DeviceRemoval { .. } = event {
-            return Err(Failure::Protocol(
-                "the server ended the connection".to_owned(),
-            ));
+        let end = match event {
+            Event::Disconnected { .. } => Some("the server ended the connection"),
+            Event::DeviceRemoval { .. } => Some("the device of the connection is gone"),
+            _ => None,
+        };
+        if let Some(end) = end {
+            return Err(Failure::Protocol(end.to_owned()));
         }
         if let Some(error) = event.error() {
             return Err(error.into());

@@ -23,7 +23,7 @@ use crate::report::Lines;
 use oarlock_rdmacm::Identifier;
 use oarlock_verbs::{
     AccessFlags, Buffer, Completion, CompletionQueue, ProtectionDomain, QpInitAttr, QpState,
-    QueuePair, RemoteMemory, SendRequest, WcOpcode, WcStatus,
+    QueuePair, RemoteMemory, SendRequest, VendorError, WcOpcode, WcStatus,
 };
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ impl End {
 
     fn take(&mut self, completion: Completion) -> Result<(), Ended> {
         if completion.status == WcStatus::WR_FLUSH_ERR {
-            return Err(Ended::Stopped);
+            return Err(Ended::Stopped(completion.vendor_err));
         }
         if completion.status != WcStatus::SUCCESS {
             let operation = if completion.is_send {
@@ -155,8 +155,8 @@ impl End {
 /// Why an end does not go on.
 #[derive(Debug)]
 enum Ended {
-    /// Its queue pair was stopped, which is how a connection ends.
-    Stopped,
+    /// Its queue pair was stopped, which is how a connection ends, and why.
+    Stopped(VendorError),
     Failed(Failure),
 }
 
@@ -232,12 +232,10 @@ impl Client {
                     Ok(None) if left.is_zero() => return Ok(Reply::Lost),
                     Ok(None) => {}
                     Err(Ended::Failed(failure)) => return Err(failure),
-                    Err(Ended::Stopped) => {
+                    Err(Ended::Stopped(why)) => {
                         // The event that tells why says more.
                         go_on()?;
-                        return Err(Failure::Protocol(
-                            "the server ended the connection".to_owned(),
-                        ));
+                        return Err(Failure::Protocol(format!("the connection ended: {why}")));
                     }
                 }
             }
@@ -291,7 +289,7 @@ impl Server {
         let result = loop {
             match self.answer_one(wanted, lines, peer, &mut answered) {
                 Ok(()) => {}
-                Err(Ended::Stopped) => break Ok(()),
+                Err(Ended::Stopped(_)) => break Ok(()),
                 // What is posted just then is refused.
                 Err(Ended::Failed(_))
                     if self.end.queue_pair.state() == QpState::Error && self.was_stopped() =>
@@ -308,7 +306,7 @@ impl Server {
     fn was_stopped(&mut self) -> bool {
         loop {
             match self.end.turn(Some(Duration::ZERO)) {
-                Err(Ended::Stopped) => return true,
+                Err(Ended::Stopped(_)) => return true,
                 Err(Ended::Failed(_)) | Ok(false) => return false,
                 Ok(true) => {}
             }
