@@ -68,7 +68,7 @@ enum Command {
     Devices(devices::Options),
     /// Shows the host service: identifiers, ports, slots, counters
     Ps(ps::Options),
-    /// Explains a code: why a peer refused, what a call's error number or an event means
+    /// Explains a code: why a peer refused, how a work request, a call or a connection ended
     Explain(explain::Options),
     /// Runs the host service of this network namespace in the foreground
     Host(host::Options),

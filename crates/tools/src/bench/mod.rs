@@ -74,7 +74,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, conflicts_with = "server")]
     atomic: Option<Atomic>,
     /// Bytes in a message [default: 65536; with --lat 64, of datagrams 1024, of atomics 8]
-    #[arg(long, value_name = "BYTES", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, value_name = "BYTES", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=1 << 29))]
     size: Option<u32>,
     /// Queue pairs, or TCP connections, at once [default: 1]
     #[arg(long, value_name = "COUNT", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..=256))]

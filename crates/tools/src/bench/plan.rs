@@ -130,7 +130,7 @@ impl fmt::Display for Refusal {
             }
             Self::Memory { asked } => write!(
                 f,
-                "--qps, --window and --size together need {asked} bytes of memory, and at most {MAX_MEMORY} are taken"
+                "--qps, --window and --size together need {asked} bytes of memory, and at most {MAX_MEMORY} are taken: give fewer or less, as with --window 1"
             ),
             Self::DatagramSize { size, mtu } => write!(
                 f,
@@ -220,7 +220,8 @@ impl Plan {
 
 /// Bytes of an atomic operation.
 pub(super) const ATOMIC_SIZE: u32 = 8;
-pub(super) const SIZES: std::ops::RangeInclusive<u32> = 1..=1 << 30;
+/// The largest is what fits with a window of one.
+pub(super) const SIZES: std::ops::RangeInclusive<u32> = 1..=1 << 29;
 pub(super) const QPS: std::ops::RangeInclusive<u32> = 1..=256;
 pub(super) const WINDOWS: std::ops::RangeInclusive<u32> = 1..=4096;
 pub(super) const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
@@ -323,7 +324,7 @@ pub(super) mod tests {
             ),
             (
                 Plan {
-                    size: 1 << 30,
+                    size: 1 << 29,
                     qps: 4,
                     ..send
                 },

@@ -13,7 +13,7 @@ use oarlock_verbs::{Context, DeviceInfo};
 /// Options of `oarlock devices`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  oarlock devices\n  oarlock devices -v                    with all limits, addresses and statistics\n  oarlock devices -d oar_eth0 --json | jq '.devices[].gids'\n\nExit status 1 when there is no device, or none of that name."
+    after_help = "Examples:\n  oarlock devices\n  oarlock devices -v                    with all limits, addresses and statistics\n  oarlock devices -d soft_eth0 --json | jq '.devices[].gids'\n\nExit status 1 when there is no device, or none of that name."
 )]
 pub(crate) struct Options {
     /// Prints limits, capabilities, the whole address table and statistics, too
