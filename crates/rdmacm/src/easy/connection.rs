@@ -91,6 +91,8 @@ pub struct Connection {
 
 impl Connection {
     /// Memory that the peer may work on as `access` says; its [`at`](RemoteMemory::at) names it to the peer.
+    /// It is of the protection domain that all connections of a device share, so whoever is told its key reaches it, the peer
+    /// of another connection, too.
     ///
     /// # Errors
     /// [`Error::Verbs`]: no bytes asked for, no memory, too many regions, or rights that do not go together.
