@@ -38,7 +38,8 @@ pub(crate) struct Lead {
 pub(crate) struct Leading<'a> {
     core: &'a Core,
     port: Arc<Port>,
-    _leader: MutexGuard<'a, ()>,
+    /// Taken out when the lead ends.
+    leader: Option<MutexGuard<'a, ()>>,
 }
 
 impl Lead {
@@ -70,7 +71,7 @@ impl Lead {
         Some(Leading {
             core,
             port,
-            _leader: leader,
+            leader: Some(leader),
         })
     }
 
@@ -113,6 +114,14 @@ impl Lead {
         self.led.store(false, Ordering::SeqCst);
     }
 
+    /// The leader stops, and nobody may be counting on the engine: it takes the port back in a moment.
+    fn leave(&self, leader: MutexGuard<'_, ()>) {
+        // Before the timer: were it to run out while the lock is held, the engine would find somebody leading, and nobody would
+        // set the timer again. Whoever begins in between finds it set, and has one idle wake-up of the engine for it.
+        drop(leader);
+        self.set_lapse(STAND_BACK);
+    }
+
     /// Runs out after `delay`; zero stops it.
     fn set_lapse(&self, delay: Duration) {
         let once = Itimerspec {
@@ -151,13 +160,56 @@ impl Leading<'_> {
 
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
-        // Still with the lead in hand, so that a successor disarms the timer after us.
         let lead = self.core.lead();
         if self.core.has_armed() {
+            // With the lead in hand, so that nobody begins to lead meanwhile.
             lead.led.store(false, Ordering::SeqCst);
             self.core.wake_engine();
-        } else {
-            lead.set_lapse(STAND_BACK);
+        } else if let Some(leader) = self.leader.take() {
+            lead.leave(leader);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The engine's part: sleeps until the timer runs out, and takes the port back.
+    fn wait_for_lapse(lead: &Lead) {
+        let mut fds = [PollFd::from_borrowed_fd(
+            lead.lapse_fd().as_fd(),
+            PollFlags::IN,
+        )];
+        wait_readable(&mut fds, Some(Duration::from_secs(20))).expect("poll");
+        lead.lapsed();
+    }
+
+    /// The lock was held while the timer ran: preempted there, the leader left the port to nobody.
+    #[test]
+    fn a_leader_that_leaves_lets_go_before_the_timer_can_run_out() {
+        let lead = Lead::new().expect("descriptors");
+        for _ in 0..20 {
+            let leader = lock(&lead.leader);
+            lead.led.store(true, Ordering::SeqCst);
+            lead.leave(leader);
+            // Nothing is held from here on, however long this thread sleeps.
+            assert!(try_lock(&lead.leader).is_some());
+            wait_for_lapse(&lead);
+            assert!(!lead.is_led(), "nobody reads the port");
+        }
+    }
+
+    #[test]
+    fn a_timer_that_runs_out_beside_a_leader_leaves_the_lead_to_it() {
+        let lead = Lead::new().expect("descriptors");
+        lead.leave(lock(&lead.leader));
+        let leader = lock(&lead.leader);
+        lead.led.store(true, Ordering::SeqCst);
+        wait_for_lapse(&lead);
+        assert!(lead.is_led());
+        lead.leave(leader);
+        wait_for_lapse(&lead);
+        assert!(!lead.is_led());
     }
 }

@@ -15,6 +15,9 @@ use super::region::Piece;
 /// writing to those bytes meanwhile.
 pub(super) struct OwnedMemory {
     start: NonNull<u8>,
+    len: usize,
+    /// What was allocated: the bytes, and up to a cache line before and after them.
+    allocation: NonNull<u8>,
     layout: Layout,
 }
 
@@ -27,13 +30,29 @@ unsafe impl Sync for OwnedMemory {}
 impl OwnedMemory {
     /// `None` if the allocator has no such piece of memory; `len` is not zero.
     pub(super) fn new(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len, LINE).ok()?;
         if len == 0 {
             return None;
         }
+        // Aligned by hand: an allocator that is asked for more than its natural alignment writes the zeros itself, and so makes
+        // every page of a large region resident.
+        let layout = Layout::from_size_align(len.checked_add(LINE)?, WORD).ok()?;
         // SAFETY: the size of the layout is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, layout })
+        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let before = allocation.as_ptr().align_offset(LINE);
+        if before > LINE {
+            // `align_offset` may say that it cannot be done.
+            // SAFETY: allocated above with this very layout, and given to nobody.
+            unsafe { dealloc(allocation.as_ptr(), layout) };
+            return None;
+        }
+        // SAFETY: `before + len` is at most `LINE + len`, the size of the allocation.
+        let start = unsafe { allocation.add(before) };
+        Some(Self {
+            start,
+            len,
+            allocation,
+            layout,
+        })
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -41,7 +60,7 @@ impl OwnedMemory {
     }
 
     fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 
     /// Copies `data` to the piece, which has as many bytes; `false` if it leaves the allocation.
@@ -161,7 +180,7 @@ unsafe fn store_tail(mut to: *mut u8, mut tail: &[u8]) {
 impl Drop for OwnedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this very layout, and freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
 
@@ -225,6 +244,27 @@ mod tests {
         assert_eq!(memory.atomic(8, add), Some(2));
         assert_eq!(memory.word(8).expect("word").load(Ordering::SeqCst), 1);
         assert_eq!(memory.atomic(12, add), None);
+    }
+
+    /// A large region costs pages when they are used, not when it is allocated.
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "reads /proc")]
+    fn a_large_region_is_sparse() {
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/status").expect("proc");
+            let line = status.lines().find(|line| line.starts_with("RssAnon:"));
+            let number = line.and_then(|line| line.split_whitespace().nth(1));
+            number.and_then(|kib| kib.parse::<u64>().ok()).expect("KiB")
+        };
+        let before = resident();
+        let memory = OwnedMemory::new(1 << 31).expect("memory");
+        assert_eq!(memory.start().as_ptr() as usize % LINE, 0);
+        let grown = resident().saturating_sub(before);
+        assert!(
+            grown < 256 << 10,
+            "{grown} KiB for a region nobody has used"
+        );
     }
 
     #[test]
