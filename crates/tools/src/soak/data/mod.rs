@@ -2,7 +2,7 @@
 //! compared, and descriptors and memory counted before and after.
 //!
 //! Two processes: this one connects, and one that it starts accepts. A cycle is: connect, move data, say how much, disconnect, let go of
-//! everything. What the first cycle leaves is what a process has once; what later ones add is a leak.
+//! everything. What the first cycles leave is what a process has once; what later ones add is a leak.
 
 mod direction;
 mod receive;
@@ -366,8 +366,8 @@ impl Drop for Other {
 }
 
 /// Cycles after which a process has all that it has once.
-const WARM_CYCLES: u64 = 2;
-const MIN_CYCLES: u64 = 4;
+const WARM_CYCLES: u64 = 8;
+const MIN_CYCLES: u64 = 10;
 const CYCLE: Duration = Duration::from_secs(5);
 const SHORTEST_CYCLE: Duration = Duration::from_millis(200);
 /// More resident memory than this, over all cycles but the first, is a leak: many times what allocators keep.
