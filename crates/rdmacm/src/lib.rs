@@ -13,7 +13,7 @@
 //! | `AsyncHost`, `AsyncConnector`, `AsyncListener`, ... | the same, awaited: module `asynchronous`, cargo feature `tokio` |
 //!
 //! Queue pairs, memory and completion queues are those of `oarlock-verbs`, which a program that sends or receives depends
-//! on, too; one that is told of a peer's memory takes `RKey` from `oarlock-wire`.
+//! on, too, and the keys, numbers and addresses that name them.
 //!
 //! # The short way
 //!

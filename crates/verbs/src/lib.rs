@@ -391,3 +391,5 @@ pub use oarlock_transport::{
     AccessFlags, AttrMask, Counter, Counters, Error as QpError, QpAttr, QpState, QpType,
     RemoteAddress, SrqAttr, VendorError, WcOpcode, WcStatus,
 };
+#[doc(no_inline)]
+pub use oarlock_wire::{AddressVector, Gid, Guid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey, Srqn};
