@@ -1,8 +1,9 @@
 //! One side of a case: a device, and a channel to the other side.
 
 use std::error::Error as StdError;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -14,10 +15,11 @@ use oarlock_device::{
 use oarlock_port::fault::{Faults, PortFaults};
 use oarlock_port::pcap::Capture;
 use oarlock_port::{MEM_IFINDEX, Port};
-use oarlock_transport::{Completion, RemoteAddress};
-use oarlock_wire::{Gid, RKey};
+use oarlock_transport::Completion;
+use oarlock_wire::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::support::control::Control;
 use crate::support::{Side, device, eventually};
 
 /// What a peer may have.
@@ -37,7 +39,7 @@ pub(crate) struct End {
     port: Arc<Mutex<Option<Port>>>,
     faults: PortFaults,
     changes: Arc<Changes>,
-    control: UnixStream,
+    control: Control,
 }
 
 /// What a service would tell.
@@ -76,6 +78,20 @@ impl PortSource for Host {
     fn port_closed(&self, _slot: u8) {}
 }
 
+impl Deref for End {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl DerefMut for End {
+    fn deref_mut(&mut self) -> &mut Control {
+        &mut self.control
+    }
+}
+
 impl End {
     pub(crate) fn new(
         port: Port,
@@ -83,9 +99,6 @@ impl End {
         control: UnixStream,
         is_first: bool,
     ) -> Self {
-        control
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a time to wait");
         let here = Gid::from_ip(here);
         let faults = port.faults();
         let port = Arc::new(Mutex::new(Some(port)));
@@ -122,63 +135,13 @@ impl End {
             port,
             faults,
             changes,
-            control,
+            control: Control::new(control, PATIENCE),
         }
     }
 
     /// Which of the two it is.
     pub(crate) fn is_first(&self) -> bool {
         self.is_first
-    }
-
-    /// Says something to the other side.
-    pub(crate) fn tell(&mut self, numbers: &[u64]) {
-        let mut bytes = vec![numbers.len() as u8];
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        self.control
-            .write_all(&bytes)
-            .expect("the other side lives");
-    }
-
-    /// Waits for what the other side says.
-    pub(crate) fn told<const N: usize>(&mut self) -> [u64; N] {
-        let mut count = [0];
-        self.control
-            .read_exact(&mut count)
-            .expect("the other side lives");
-        assert_eq!(usize::from(count[0]), N, "both sides speak of the same");
-        std::array::from_fn(|_| {
-            let mut number = [0; 8];
-            self.control
-                .read_exact(&mut number)
-                .expect("the other side lives");
-            u64::from_le_bytes(number)
-        })
-    }
-
-    /// Says something and waits for what the other side says at the same point.
-    pub(crate) fn swap<const N: usize>(&mut self, numbers: [u64; N]) -> [u64; N] {
-        self.tell(&numbers);
-        self.told()
-    }
-
-    /// Waits until the other side has come to the same point.
-    pub(crate) fn meet(&mut self) {
-        let [] = self.swap([]);
-    }
-
-    /// Tells the other side of memory of ours.
-    pub(crate) fn offer(&mut self, region: &Region) {
-        self.tell(&[region.iova(), region.rkey().0.into()]);
-    }
-
-    /// Memory of the other side.
-    pub(crate) fn offered(&mut self) -> RemoteAddress {
-        let [addr, rkey] = self.told();
-        RemoteAddress {
-            addr,
-            rkey: RKey(rkey as u32),
-        }
     }
 
     /// Zeroed memory.

@@ -1,22 +1,21 @@
 //! One test body for both ends of a connection, on two private devices in threads, and in two processes over UDP 4791.
 //!
 //! The body is called once for each end, and tells by [`End::is_first`] which one it is. The ends talk over a channel of
-//! their own ([`End::tell`], [`End::told`], [`End::meet`]), never by shared state, so that one body serves both places.
+//! their own ([`Control`]), never by shared state, so that one body serves both places.
 
-use std::io::{Read, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use oarlock_device::{DeviceInfo, Qp, QpInit, Region, Srq};
+use oarlock_device::{DeviceInfo, Qp, QpInit, Srq};
 use oarlock_port::{ForwardToken, MemWire, Port, UdpPort, UdpSlots, netlink};
-use oarlock_transport::{
-    AccessFlags, AttrMask, QpAttr, QpState, QpType, RemoteAddress, UdDestination,
-};
-use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RKey, RetryCount, Srqn};
+use oarlock_transport::{AccessFlags, AttrMask, QpAttr, QpState, QpType, UdDestination};
+use oarlock_wire::{AddressVector, Gid, IbTimeout, Mtu, PKey, Psn, Qpn, RetryCount, Srqn};
 
+use super::control::Control;
 use super::{KEY, Side, Source, device, gid, host};
 
 /// One end of a test.
@@ -24,7 +23,7 @@ pub(crate) struct End {
     pub(crate) side: Side,
     peer_gid: Gid,
     is_first: bool,
-    control: UnixStream,
+    control: Control,
 }
 
 /// What a connection is made with.
@@ -156,16 +155,27 @@ fn end_on(socket: OwnedFd, slot: u8, is_first: bool, control: UnixStream) -> End
     End::new(side, here, is_first, control)
 }
 
+impl Deref for End {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl DerefMut for End {
+    fn deref_mut(&mut self) -> &mut Control {
+        &mut self.control
+    }
+}
+
 impl End {
     fn new(side: Side, peer_gid: Gid, is_first: bool, control: UnixStream) -> Self {
-        control
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a time to wait");
         Self {
             side,
             peer_gid,
             is_first,
-            control,
+            control: Control::new(control, PATIENCE),
         }
     }
 
@@ -174,55 +184,7 @@ impl End {
         self.is_first
     }
 
-    /// Says something to the other end.
-    pub(crate) fn tell(&mut self, numbers: &[u64]) {
-        let mut bytes = vec![numbers.len() as u8];
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        self.control.write_all(&bytes).expect("the other end lives");
-    }
-
-    /// Waits for what the other end says.
-    pub(crate) fn told<const N: usize>(&mut self) -> [u64; N] {
-        let mut count = [0];
-        self.control
-            .read_exact(&mut count)
-            .expect("the other end lives");
-        assert_eq!(usize::from(count[0]), N, "both ends speak of the same");
-        std::array::from_fn(|_| {
-            let mut number = [0; 8];
-            self.control
-                .read_exact(&mut number)
-                .expect("the other end lives");
-            u64::from_le_bytes(number)
-        })
-    }
-
-    /// Says something and waits for what the other end says at the same point.
-    pub(crate) fn swap<const N: usize>(&mut self, numbers: [u64; N]) -> [u64; N] {
-        self.tell(&numbers);
-        self.told()
-    }
-
-    /// Waits until the other end has come to the same point.
-    pub(crate) fn meet(&mut self) {
-        let [] = self.swap([]);
-    }
-
-    /// Tells the other end of memory of ours.
-    pub(crate) fn offer(&mut self, region: &Region) {
-        self.tell(&[region.iova(), region.rkey().0.into()]);
-    }
-
-    /// Memory of the other end.
-    pub(crate) fn offered(&mut self) -> RemoteAddress {
-        let [addr, rkey] = self.told();
-        RemoteAddress {
-            addr,
-            rkey: RKey(rkey as u32),
-        }
-    }
-
-    /// The number of an XRC queue of the other end, which calls [`tell`](Self::tell) with its own.
+    /// The number of an XRC queue of the other end, which calls [`tell`](Control::tell) with its own.
     pub(crate) fn told_srqn(&mut self) -> Srqn {
         let [number] = self.told();
         Srqn::truncate(number as u32)

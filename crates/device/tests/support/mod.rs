@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod armed;
+pub(crate) mod control;
 pub(crate) mod ends;
 
 use std::error::Error as StdError;
