@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use oarlock_port::Batch;
 use oarlock_port::fault::DeviceFault;
 use oarlock_transport::QpType;
-use oarlock_wire::{AddressVector, Bth, Opcode, Packet, PacketHeader, Qpn, Time, WireErrorKind};
+use oarlock_wire::{AddressVector, Opcode, Packet, Qpn, Time};
 
 use crate::endpoint::Core;
 use crate::faults::Struck;
@@ -64,7 +64,7 @@ impl Core {
         let mut strikes = batch.strikes();
         for (i, (from, bytes)) in batch.iter().enumerate() {
             let fault = strikes.at(i);
-            let Some((packet, is_reserved)) = parse(bytes) else {
+            let Ok((packet, is_reserved)) = Packet::parse_or_base(bytes) else {
                 self.counters.malformed.add(1);
                 continue;
             };
@@ -163,19 +163,6 @@ impl Core {
             inner.touched = true;
             touched.push(Arc::clone(qp));
         }
-    }
-}
-
-/// A packet, and whether its opcode is reserved: then it is its first header only, which a responder of a reliable service
-/// answers as an invalid request (IBA Vol. 1 ch. 9 "Inbound packet validation").
-fn parse(bytes: &[u8]) -> Option<(Packet<'_>, bool)> {
-    match Packet::parse(bytes) {
-        Ok(packet) => Some((packet, false)),
-        Err(error) if matches!(error.kind, WireErrorKind::UnsupportedOpcode(_)) => {
-            let bth = Bth::parse(bytes.first_chunk()?);
-            Some((PacketHeader::new(bth).packet(&[]), true))
-        }
-        Err(_) => None,
     }
 }
 

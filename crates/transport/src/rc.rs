@@ -44,7 +44,7 @@ mod timers;
 
 use std::collections::VecDeque;
 
-use oarlock_wire::{AddressVector, Bth, Packet, PacketHeader, Qpn, Time, WireErrorKind};
+use oarlock_wire::{AddressVector, Packet, Qpn, Time};
 
 use crate::attr::{AttrMask, QpAttr, QpState, transition};
 use crate::completion::{Completion, WcStatus};
@@ -248,16 +248,9 @@ impl Rc {
         bytes: &[u8],
         memory: &mut dyn Memory,
     ) {
-        match (Packet::parse(bytes), bytes.first_chunk()) {
-            (Ok(packet), _) => self.handle_packet(now, from, &packet, memory),
-            (Err(error), Some(header))
-                if matches!(error.kind, WireErrorKind::UnsupportedOpcode(_)) =>
-            {
-                let bth = Bth::parse(header);
-                let packet = PacketHeader::new(bth).packet(&[]);
-                self.handle_packet(now, from, &packet, memory);
-            }
-            (Err(_), _) => self.counters.count(Counter::DroppedMalformed),
+        match Packet::parse_or_base(bytes) {
+            Ok((packet, _)) => self.handle_packet(now, from, &packet, memory),
+            Err(_) => self.counters.count(Counter::DroppedMalformed),
         }
     }
 

@@ -382,6 +382,25 @@ impl<'a> Packet<'a> {
         Ok(header.packet(unpadded(reader.rest, bth.pad)?))
     }
 
+    /// As [`parse`](Self::parse), but an opcode that is reserved is no error: of such a packet only the base header is read, and
+    /// `true` says so. That is what a responder of a reliable service needs to answer it as an invalid request (IBA Vol. 1 ch. 9
+    /// "Inbound packet validation").
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), without `UnsupportedOpcode`.
+    pub fn parse_or_base(bytes: &'a [u8]) -> Result<(Self, bool), WireError> {
+        match Self::parse(bytes) {
+            Ok(packet) => Ok((packet, false)),
+            Err(error) => match (error.kind, bytes.first_chunk()) {
+                (WireErrorKind::UnsupportedOpcode(_), Some(header)) => {
+                    let header = PacketHeader::new(Bth::parse(header));
+                    Ok((header.packet(&[]), true))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
     /// The headers alone.
     #[must_use]
     pub const fn header(&self) -> PacketHeader {
