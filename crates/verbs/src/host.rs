@@ -33,6 +33,24 @@ impl Open {
     }
 }
 
+/// The endpoint of this process on `host`, made when nobody has one: what all contexts on the host share.
+pub(crate) fn endpoint(host: &Host) -> Result<Arc<Endpoint>, Error> {
+    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|open| open.endpoint.strong_count() > 0);
+    let known = all.iter().find(|open| open.host == host.id());
+    if let Some(endpoint) = known.and_then(|open| open.endpoint.upgrade()) {
+        return Ok(endpoint);
+    }
+    let endpoint = Endpoint::new(Box::new(HostPort(host.clone())))?;
+    all.retain(|open| open.host != host.id());
+    all.push(Open {
+        host: host.id(),
+        endpoint: Arc::downgrade(&endpoint),
+        contexts: Vec::new(),
+    });
+    Ok(endpoint)
+}
+
 pub(crate) fn opened(host: &Host, index: u32) -> Option<Context> {
     let all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let open = all.iter().find(|open| open.host == host.id())?;
@@ -72,7 +90,19 @@ pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
 }
 
 pub(crate) fn devices(host: &Host) -> Result<Vec<DeviceInfo>, Error> {
-    Ok(host.devices()?.into_iter().map(translated).collect())
+    let devices = devices_with_state(host)?.into_iter();
+    Ok(devices.map(|(device, _)| device).collect())
+}
+
+/// The devices, each with whether its port carries packets.
+pub(crate) fn devices_with_state(host: &Host) -> Result<Vec<(DeviceInfo, bool)>, Error> {
+    let devices = host.devices()?.into_iter();
+    Ok(devices
+        .map(|device| {
+            let is_active = device.port_active;
+            (translated(device), is_active)
+        })
+        .collect())
 }
 
 fn translated(device: hostd::DeviceInfo) -> DeviceInfo {

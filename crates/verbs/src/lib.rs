@@ -358,6 +358,7 @@ mod context;
 mod cq;
 mod error;
 mod host;
+pub mod on_host;
 mod outstanding;
 mod pd;
 mod polling;

@@ -1,0 +1,1 @@
+//! Socket addresses, from C and to C.

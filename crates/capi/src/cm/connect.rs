@@ -1,0 +1,1 @@
+//! Listening, connecting, accepting, rejecting, disconnecting.

@@ -1,0 +1,1 @@
+//! rdma_create_ep, rdma_get_request and what belongs to them.

@@ -1,0 +1,1 @@
+//! Events: fetched, turned into what C reads, acknowledged.

@@ -1,0 +1,1 @@
+//! Moving an identifier to another channel.

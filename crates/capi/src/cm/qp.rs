@@ -1,0 +1,1 @@
+//! The queue pair of an identifier.

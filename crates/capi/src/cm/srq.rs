@@ -1,0 +1,1 @@
+//! The shared receive queue of an identifier.

@@ -1,0 +1,1 @@
+//! Synchronous identifiers: the call waits for its event.

@@ -1,0 +1,1 @@
+//! The node IBVERBS_PRIVATE_34: what drivers of rdma-core need to load.

@@ -1,0 +1,1 @@
+//! rsockets: not implemented; each call fails with ENOSYS.

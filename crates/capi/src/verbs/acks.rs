@@ -1,0 +1,1 @@
+//! Events that were delivered and not acknowledged: what destructors wait for.

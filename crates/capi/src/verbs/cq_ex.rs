@@ -1,0 +1,1 @@
+//! Completion queues that are polled field by field.

@@ -1,0 +1,1 @@
+//! The functions before `ibv_context`, and what of them is refused.

@@ -1,0 +1,1 @@
+//! Attributes in the form of the kernel: what librdmacm and its users convert.

@@ -1,0 +1,1 @@
+//! Multicast groups of queue pairs.

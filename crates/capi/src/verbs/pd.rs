@@ -1,0 +1,1 @@
+//! Protection domains, thread domains, parent domains.

@@ -1,0 +1,1 @@
+//! Queue pairs that are posted to call by call.

@@ -1,0 +1,1 @@
+//! What a device and its port say of themselves.

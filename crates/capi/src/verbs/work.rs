@@ -1,0 +1,1 @@
+//! Work requests and completions, from C and to C.
