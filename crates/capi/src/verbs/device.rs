@@ -1,1 +1,121 @@
 //! The list of devices.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use oarlock_device::DeviceInfo;
+use oarlock_wire::Guid;
+
+use super::context::Context;
+use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use crate::errno::{Refused, Result};
+use crate::process::{self, Process};
+
+/// A device as C sees it. One that C has once been told of keeps its address while this library is loaded: programs compare.
+#[repr(C)]
+pub(crate) struct Device {
+    abi: UnsafeCell<ibv_device>,
+    pub(crate) name: String,
+    pub(crate) guid: Guid,
+    pub(crate) index: u32,
+}
+
+// SAFETY: the public part is C's and reached by pointer only.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Every device that was ever listed.
+static KNOWN: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+
+impl Device {
+    fn new(info: &DeviceInfo) -> Self {
+        let index = info.index;
+        let public = ibv_device {
+            // SAFETY: two optional functions, which no header calls.
+            _ops: unsafe { std::mem::zeroed() },
+            node_type: IBV_NODE_CA,
+            transport_type: IBV_TRANSPORT_IB,
+            name: text(&info.name),
+            dev_name: text(&format!("uverbs{index}")),
+            dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{index}")),
+            ibdev_path: text(&format!("/sys/class/infiniband/{}", info.name)),
+        };
+        Self {
+            abi: UnsafeCell::new(public),
+            name: info.name.clone(),
+            guid: info.guid,
+            index,
+        }
+    }
+
+    /// The one object for the device `info`.
+    pub(crate) fn known(info: &DeviceInfo) -> Arc<Self> {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |device: &&Arc<Self>| {
+            device.name == info.name && device.guid == info.guid && device.index == info.index
+        };
+        if let Some(device) = known.iter().find(same) {
+            return Arc::clone(device);
+        }
+        let device = Arc::new(Self::new(info));
+        known.push(Arc::clone(&device));
+        device
+    }
+
+    /// The device that C knows as `device`.
+    ///
+    /// # Safety
+    /// `device` is what C got of this library.
+    pub(crate) unsafe fn of<'a>(device: *mut ibv_device) -> &'a Self {
+        // SAFETY: the caller's promise; `abi` is the first field.
+        unsafe { &*device.cast::<Self>() }
+    }
+
+    /// What C knows the device by.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_device {
+        self.abi.get()
+    }
+
+    /// Opens the device on the host of this process.
+    ///
+    /// # Errors
+    /// `ENODEV`: it is gone.
+    pub(crate) fn open(&self) -> Result<Arc<Context>> {
+        let process = process::current()?;
+        let (info, is_active) = self.info(&process)?;
+        Context::open(&process, Self::known(&info), info, is_active)
+    }
+
+    /// What the host says of the device now, and whether its port carries packets.
+    ///
+    /// # Errors
+    /// `ENODEV`: it is gone.
+    pub(crate) fn info(&self, process: &Process) -> Result<(DeviceInfo, bool)> {
+        let devices = oarlock_verbs::on_host::devices(&process.host)?;
+        let same =
+            |(info, _): &(DeviceInfo, bool)| info.name == self.name && info.guid == self.guid;
+        devices
+            .into_iter()
+            .find(same)
+            .ok_or_else(|| Refused::new(libc::ENODEV, format!("device {} is gone", self.name)))
+    }
+}
+
+/// The devices of this host, in its order.
+pub(crate) fn list(process: &Process) -> Result<Vec<(Arc<Device>, DeviceInfo, bool)>> {
+    let devices = oarlock_verbs::on_host::devices(&process.host)?;
+    let known = |(info, is_active): (DeviceInfo, bool)| (Device::known(&info), info, is_active);
+    Ok(devices.into_iter().map(known).collect())
+}
+
+/// A text in a field of C: cut where it is too long, with a zero at its end.
+fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
+    let mut field = [0; LEN];
+    for (to, from) in field[..LEN - 1].iter_mut().zip(text.bytes()) {
+        *to = from.cast_signed();
+    }
+    field
+}
