@@ -1,0 +1,212 @@
+//! Gives the shared object its symbol versions: makes the linker's version script of `symbols.txt`, and has the object linked
+//! by GNU ld through a small script, because rustc hands the linker a version script of its own, without versions, and the two
+//! cannot be mixed.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// The soname: what a program that is linked with the shared object itself would ask for.
+const SONAME: &str = "liboarlock_capi.so";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=symbols.txt");
+    println!("cargo::rerun-if-env-changed=PATH");
+    println!("cargo::rerun-if-env-changed=OARLOCK_LD_BFD");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let symbols =
+        symbols(&fs::read_to_string("symbols.txt").expect("symbols.txt is beside build.rs"));
+
+    write(&out.join("private.s"), &private_aliases(&symbols));
+    let map = out.join("versions.map");
+    write(&map, &version_script(&symbols));
+    let Some(linker) = gnu_ld() else {
+        // A build that only needs the Rust half goes on; the shared object itself is refused where it is linked.
+        println!(
+            "cargo::warning=liboarlock_capi.so needs GNU ld (the program ld.bfd of binutils), which is not in PATH; \
+             install binutils or name it in OARLOCK_LD_BFD"
+        );
+        println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
+        return;
+    };
+    let shim = out.join("ld.bfd");
+    write(&shim, &linker_script(&linker, &map));
+    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755))
+        .expect("the linker's script can be made executable");
+    for argument in [
+        format!("-B{}", out.display()),
+        "-fuse-ld=bfd".to_owned(),
+        format!("-Wl,-soname,{SONAME}"),
+        format!("-Wl,--version-script={}", map.display()),
+        // A program's own function of the name of one of ours must not come between two of ours.
+        "-Wl,-Bsymbolic".to_owned(),
+        // The engine's thread and the places of threads outlive a dlclose.
+        "-Wl,-z,nodelete".to_owned(),
+    ] {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+}
+
+struct Symbol {
+    name: String,
+    node: String,
+    /// Two versions of one name: this one is only for programs that ask for it.
+    old: bool,
+}
+
+fn symbols(text: &str) -> Vec<Symbol> {
+    text.lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| {
+            let mut words = line.split(' ');
+            let name = words.next().expect("a line of symbols.txt has a name");
+            let node = words
+                .next()
+                .unwrap_or_else(|| panic!("symbols.txt: {name} has no node"));
+            Symbol {
+                name: name.to_owned(),
+                node: node.trim_start_matches('@').to_owned(),
+                old: !node.starts_with("@@"),
+            }
+        })
+        .collect()
+}
+
+/// The nodes in the order of the file, each the heir of the one before it of the same library. What no node names is hidden,
+/// and it is the first node that says so: no name of it has an old version, which this would hide as well.
+fn version_script(symbols: &[Symbol]) -> String {
+    let mut nodes: Vec<&str> = Vec::new();
+    let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for symbol in symbols {
+        if nodes.last() != Some(&symbol.node.as_str()) {
+            nodes.push(&symbol.node);
+        }
+        let names = names.entry(&symbol.node).or_default();
+        // The others carry their version themselves.
+        if !symbol.old && !is_private(&symbol.node) {
+            names.push(&symbol.name);
+        }
+    }
+    let mut script = String::new();
+    for (at, node) in nodes.iter().enumerate() {
+        write!(script, "{node} {{").expect("a string takes text");
+        if !names[node].is_empty() {
+            write!(script, " global: {};", names[node].join("; ")).expect("a string takes text");
+        }
+        if at == 0 {
+            script.push_str(" local: *;");
+        }
+        let parent = nodes[..at]
+            .last()
+            .filter(|before| library(before) == library(node) && !is_private(node));
+        writeln!(
+            script,
+            " }}{};",
+            parent
+                .map(|parent| format!(" {parent}"))
+                .unwrap_or_default()
+        )
+        .expect("a string takes text");
+    }
+    script
+}
+
+fn library(node: &str) -> &str {
+    node.split('_').next().unwrap_or(node)
+}
+
+fn is_private(node: &str) -> bool {
+    node.contains("_PRIVATE_")
+}
+
+/// One function stands for many names of the private nodes: `src/private.rs` has it, and this is assembled beside it.
+fn private_aliases(symbols: &[Symbol]) -> String {
+    let mut text = String::new();
+    for symbol in symbols.iter().filter(|symbol| is_private(&symbol.node)) {
+        let Symbol { name, node, old } = symbol;
+        let number = node.rsplit('_').next().expect("a node has a number");
+        let alias = format!("oarlock_private_{number}_{name}");
+        let function = match name.as_str() {
+            "ibv_query_gid_type"
+            | "ibv_read_ibdev_sysfs_file"
+            | "ibv_wr_opcode_str"
+            | "__verbs_log"
+            | "verbs_allow_disassociate_destroy" => {
+                format!("oarlock_private_{}", name.trim_start_matches('_'))
+            }
+            registration if registration.starts_with("verbs_register_driver_") => {
+                "oarlock_private_register_driver".to_owned()
+            }
+            object if is_object(object) => "oarlock_private_no_object".to_owned(),
+            nothing if is_silent(nothing) => "oarlock_private_nothing".to_owned(),
+            _ => "oarlock_private_command".to_owned(),
+        };
+        let at = if *old { "@" } else { "@@" };
+        write!(
+            text,
+            ".globl {alias}\n.set {alias}, {function}\n.symver {alias}, {name}{at}{node}\n"
+        )
+        .expect("a string takes text");
+    }
+    text
+}
+
+/// Answers a pointer, or null with an error number.
+fn is_object(name: &str) -> bool {
+    matches!(
+        name,
+        "_verbs_init_and_alloc_context"
+            | "verbs_open_device"
+            | "ibv_dmabuf_heap_alloc"
+            | "ibv_cmd_create_flow"
+    )
+}
+
+/// Answers nothing.
+fn is_silent(name: &str) -> bool {
+    matches!(
+        name,
+        "verbs_init_cq"
+            | "verbs_set_ops"
+            | "verbs_uninit_context"
+            | "ibv_dmabuf_heap_destroy"
+            | "ibv_dmabuf_heap_free"
+    )
+}
+
+/// The path of GNU ld, by its name that says which linker it is.
+fn gnu_ld() -> Option<PathBuf> {
+    if let Some(named) = env::var_os("OARLOCK_LD_BFD") {
+        return Some(named.into());
+    }
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join("ld.bfd"))
+        .find(|program| program.is_file())
+}
+
+/// What gcc and clang run as `ld.bfd`: GNU ld, without rustc's version script.
+fn linker_script(linker: &Path, map: &Path) -> String {
+    format!(
+        r#"#!/bin/sh
+for argument do
+  shift
+  case $argument in
+    '--version-script={map}') set -- "$@" "$argument" ;;
+    --version-script=* | --no-undefined-version) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec '{linker}' "$@"
+"#,
+        map = map.display(),
+        linker = linker.display(),
+    )
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
