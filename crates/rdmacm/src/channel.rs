@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -49,8 +49,10 @@ pub(crate) struct Channel {
     pub(crate) private_to: Option<u64>,
     /// What was acknowledged since the service was last told: identifier, events in all.
     acknowledged: Mutex<HashMap<u32, u32>>,
-    /// How many calls of the synchronous identifier wait here.
-    waits: AtomicUsize,
+    /// Whether a call of the synchronous identifier reads the channel.
+    is_read: Mutex<bool>,
+    /// That call has left.
+    left: Condvar,
     /// Told the uid of an identifier that reports here and is closed.
     on_close: OnceLock<OnClose>,
 }
@@ -206,7 +208,8 @@ impl Channel {
             client,
             private_to,
             acknowledged: Mutex::default(),
-            waits: AtomicUsize::new(0),
+            is_read: Mutex::new(false),
+            left: Condvar::new(),
             on_close: OnceLock::new(),
         }))
     }
@@ -232,20 +235,40 @@ impl Channel {
         }
     }
 
-    /// Whether a call of the synchronous identifier waits here, which the next event ends.
-    pub(crate) fn is_waited_on(&self) -> bool {
-        self.waits.load(Ordering::Acquire) > 0
+    /// As [`wait_for`](Self::wait_for), for the calls of a synchronous identifier: one of them reads, and when it leaves the
+    /// others look what its event has changed for them.
+    pub(crate) fn wait_in_turn<T>(
+        &self,
+        deadline: Option<Instant>,
+        look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut is_read = self.lock_is_read();
+        while *is_read {
+            is_read = match deadline {
+                None => self
+                    .left
+                    .wait(is_read)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    self.left
+                        .wait_timeout(is_read, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+        }
+        *is_read = true;
+        drop(is_read);
+        let _turn = Turn(self);
+        self.wait_for(deadline, look)
     }
 
-    /// As [`wait_event`](Self::wait_event), for a call of the synchronous identifier.
-    pub(crate) fn wait_counted(
-        self: &Arc<Self>,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Event>> {
-        self.waits.fetch_add(1, Ordering::AcqRel);
-        let outcome = self.wait_event(deadline);
-        self.waits.fetch_sub(1, Ordering::AcqRel);
-        outcome
+    fn lock_is_read(&self) -> MutexGuard<'_, bool> {
+        self.is_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn wait_event(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Option<Event>> {
@@ -417,6 +440,9 @@ impl Channel {
             Arc::clone(self),
             command::event_name(number),
         );
+        if ends(raw.kind) {
+            owner.note_ended();
+        }
         let id = Identifier(Arc::clone(&owner));
         let status = raw.status;
         let datagram = is_datagram.then(|| raw.ud());
@@ -503,7 +529,6 @@ impl Channel {
                 }
             }
             command::DISCONNECTED => {
-                owner.note_disconnected();
                 if owner.has_failed() {
                     return None;
                 }
@@ -543,6 +568,29 @@ impl Channel {
             },
         })
     }
+}
+
+/// A call's turn at reading the channel.
+struct Turn<'a>(&'a Channel);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.lock_is_read() = false;
+        self.0.left.notify_all();
+    }
+}
+
+/// Whether the event is the end of a connection, or of the attempt to make one.
+pub(crate) fn ends(kind: u32) -> bool {
+    [
+        command::CONNECT_ERROR,
+        command::UNREACHABLE,
+        command::REJECTED,
+        command::DISCONNECTED,
+        command::DEVICE_REMOVAL,
+        command::TIMEWAIT_EXIT,
+    ]
+    .contains(&kind)
 }
 
 /// A group was joined: the identifier's queue pair is attached, before the program sees the event.
@@ -607,6 +655,7 @@ fn response(
         },
         Err(error) => {
             owner.fail();
+            owner.note_ended();
             Event::ConnectError {
                 id,
                 status: -error.errno(),

@@ -35,6 +35,7 @@ impl Identifier {
     /// IBA Vol. 1 ch. 12, REQ; Annex A11 for the private data.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<()> {
+        let _waiting = self.0.waiting();
         self.start_connect(param)?;
         self.wait_if_synchronous(Awaited::Established)
     }
@@ -131,6 +132,7 @@ impl Identifier {
             (command.responder_resources, command.initiator_depth);
         let command = client::accept(shared.number, shared.uid, &command)
             .map_err(|_| private_data_too_long(CALL, param.private_data.len(), limit))?;
+        let _waiting = shared.waiting();
         let accepted = shared
             .ready_passive(CALL, responder_resources, initiator_depth)
             .and_then(|()| shared.ask(CALL, command));
@@ -138,6 +140,7 @@ impl Identifier {
             shared.stop_queue_pair();
             return Err(error);
         }
+        shared.note_accepted();
         self.wait_if_synchronous(Awaited::Established)
     }
 
@@ -209,7 +212,8 @@ impl Identifier {
     /// # Blocking
     /// One round trip; a synchronous identifier waits until the connection is down. It does not while another thread waits
     /// in a call of the identifier: there is one event, and it ends that call ([`Error::DisconnectedEarly`], or as what
-    /// [`next_event`](Self::next_event) gives).
+    /// [`next_event`](Self::next_event) gives). Nor for an end of which no event comes: that of a connection whose end was
+    /// reported, of a request that was not accepted, of datagrams.
     ///
     /// # Specification
     /// IBA Vol. 1 ch. 12, DREQ and DREP.
@@ -217,11 +221,11 @@ impl Identifier {
     pub fn disconnect(&self) -> Result<()> {
         const CALL: &str = "disconnect";
         self.0.stop_queue_pair();
-        let is_waited_on = self.0.bound().is_waited_on();
         self.0.ask(CALL, client::disconnect(self.0.number))?;
-        if self.0.was_disconnected() || is_waited_on {
+        if self.0.is_waited_on() || !self.0.awaits_end() {
             return Ok(());
         }
+        let _waiting = self.0.waiting();
         self.wait_if_synchronous(Awaited::Disconnected)
     }
 

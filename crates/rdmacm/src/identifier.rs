@@ -13,7 +13,7 @@ use oarlock_wire::{Ece, Gid, IbTimeout, PortSpace, RnrTimer};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -66,8 +66,12 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
     /// Establishing failed on this side; later refusals are consequences.
     failed: AtomicBool,
-    /// The end of the connection was reported.
-    disconnected: AtomicBool,
+    /// This side accepted a connection request.
+    accepted: AtomicBool,
+    /// The end of the connection, or of the attempt to connect, was reported.
+    ended: AtomicBool,
+    /// How many calls wait for an event, or will when the service has answered.
+    waits: AtomicUsize,
     /// How often the queue pair is attached to multicast groups.
     attached: Mutex<HashMap<Gid, u32>>,
     /// The memberships of which events may come, by uid.
@@ -175,7 +179,9 @@ impl Identifier {
             peer_ece: OnceLock::new(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            disconnected: AtomicBool::new(false),
+            accepted: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            waits: AtomicUsize::new(0),
             attached: Mutex::default(),
             joins: Mutex::default(),
             peer: Mutex::new(None),
@@ -601,12 +607,43 @@ impl Shared {
         self.failed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn note_disconnected(&self) {
-        self.disconnected.store(true, Ordering::Release);
+    pub(crate) fn note_accepted(&self) {
+        self.accepted.store(true, Ordering::Release);
     }
 
-    pub(crate) fn was_disconnected(&self) -> bool {
-        self.disconnected.load(Ordering::Acquire)
+    pub(crate) fn note_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether an event of the connection's end is still to come, after a disconnect that the service took.
+    pub(crate) fn awaits_end(&self) -> bool {
+        let reports = !self.is_passive || self.accepted.load(Ordering::Acquire);
+        self.qp_type != QpType::Ud && reports && !self.has_ended()
+    }
+
+    /// Counts a call that waits for its outcome; from before the service is asked, so that whatever the service takes
+    /// after that finds the call counted.
+    pub(crate) fn waiting(&self) -> Waiting<'_> {
+        self.waits.fetch_add(1, Ordering::AcqRel);
+        Waiting(&self.waits)
+    }
+
+    pub(crate) fn is_waited_on(&self) -> bool {
+        self.waits.load(Ordering::Acquire) > 0
+    }
+}
+
+/// One call that waits, until it is done or dropped.
+#[must_use]
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

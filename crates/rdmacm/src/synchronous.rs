@@ -23,7 +23,8 @@ impl Identifier {
         let channel = self
             .private_channel()
             .ok_or(Error::NotSynchronous { call: CALL })?;
-        self.wait_on(&channel, CALL, "an event")
+        let _waiting = self.0.waiting();
+        self.next_on(&channel, CALL, "an event")
     }
 
     /// The next connection request of a synchronous listener; the new identifier is synchronous, too.
@@ -40,7 +41,7 @@ impl Identifier {
             .private_channel()
             .ok_or(Error::NotSynchronous { call: CALL })?;
         loop {
-            match self.wait_on(&channel, CALL, "a connection request")? {
+            match self.next_on(&channel, CALL, "a connection request")? {
                 Event::ConnectRequest { id, .. } => return Ok(id),
                 Event::DeviceRemoval { .. } => return Err(Error::DeviceRemoved { call: CALL }),
                 // A listener has no other event that matters.
@@ -69,7 +70,7 @@ impl Identifier {
             .ok_or(Error::NotSynchronous { call: CALL })?;
         self.ask_for_peer(CALL, private_data)?;
         loop {
-            let event = self.wait_on(&channel, CALL, PEER)?;
+            let event = self.next_on(&channel, CALL, PEER)?;
             if let Some(outcome) = peer_of(event) {
                 return outcome;
             }
@@ -87,7 +88,7 @@ impl Identifier {
     /// Waits for the outcome of a join.
     pub(crate) fn wait_joined(&self, channel: &Arc<Channel>, multicast: &Multicast) -> Result<()> {
         loop {
-            let event = self.wait_on(channel, "join_multicast", "the multicast group")?;
+            let event = self.next_on(channel, "join_multicast", "the multicast group")?;
             if let Some(outcome) = multicast.outcome(event) {
                 return outcome;
             }
@@ -100,27 +101,37 @@ impl Identifier {
         (bound.private_to == Some(self.0.uid)).then(|| Arc::clone(&bound))
     }
 
-    fn wait_on(
+    /// Waits for the next event.
+    fn next_on(
         &self,
         channel: &Arc<Channel>,
         call: &'static str,
         awaited: &'static str,
     ) -> Result<Event> {
-        match channel.wait_counted(self.deadline()) {
-            Ok(Some(event)) => {
-                // A new connection starts on its listener's channel, which here is the listener's alone.
-                if let Event::ConnectRequest { id, .. } = &event {
-                    id.move_to_own_channel(call)?;
-                }
-                Ok(event)
-            }
+        let event = self.wait_on(channel, call, awaited, || channel.try_event())?;
+        // A new connection starts on its listener's channel, which here is the listener's alone.
+        if let Event::ConnectRequest { id, .. } = &event {
+            id.move_to_own_channel(call)?;
+        }
+        Ok(event)
+    }
+
+    fn wait_on<T>(
+        &self,
+        channel: &Channel,
+        call: &'static str,
+        awaited: &'static str,
+        look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        match channel.wait_in_turn(self.deadline(), look) {
+            Ok(Some(found)) => Ok(found),
             Ok(None) => Err(Error::TimedOut {
                 peer: self.0.peer(),
                 awaited,
             }),
             // Destroying the identifier ends its waits, and a migration those on the channel that it leaves.
             Err(Error::ServiceGone) if self.0.is_closed() => Err(Error::Closed { call }),
-            Err(Error::ServiceGone) if !Arc::ptr_eq(&self.0.bound(), channel) => {
+            Err(Error::ServiceGone) if self.0.bound().serial != channel.serial => {
                 Err(Error::NotSynchronous { call })
             }
             Err(error) => Err(error),
@@ -132,12 +143,16 @@ impl Identifier {
         let Some(channel) = self.private_channel() else {
             return Ok(());
         };
-        loop {
-            let event = self.wait_on(&channel, awaited.call(), awaited.name())?;
-            if let Some(outcome) = awaited.outcome(event) {
-                return outcome;
+        let look = || {
+            while let Some(event) = channel.try_event()? {
+                if let Some(outcome) = awaited.outcome(event) {
+                    return Ok(Some(outcome));
+                }
             }
-        }
+            let ended = self.0.has_ended();
+            Ok(ended.then(|| awaited.outcome_of_end(self)))
+        };
+        self.wait_on(&channel, awaited.call(), awaited.name(), look)?
     }
 }
 
@@ -174,6 +189,17 @@ impl Awaited {
         }
     }
 
+    /// What it means for the waiting call that another call has taken the event of the end.
+    pub(crate) fn outcome_of_end(self, id: &Identifier) -> Result<()> {
+        match self {
+            Self::Disconnected => Ok(()),
+            _ => Err(Error::DisconnectedEarly {
+                peer: id.0.peer(),
+                awaited: self.name(),
+            }),
+        }
+    }
+
     /// What the event means for the waiting call; `None`: nothing, wait on.
     pub(crate) fn outcome(self, event: Event) -> Option<Result<()>> {
         let got = event.name();
@@ -192,10 +218,7 @@ impl Awaited {
                 Some(Ok(()))
             }
             (_, Event::Disconnected { id, .. } | Event::TimewaitExit { id, .. }) => {
-                Some(Err(Error::DisconnectedEarly {
-                    peer: id.0.peer(),
-                    awaited: self.name(),
-                }))
+                Some(self.outcome_of_end(&id))
             }
             (_, Event::DeviceRemoval { .. }) => {
                 Some(Err(Error::DeviceRemoved { call: self.call() }))

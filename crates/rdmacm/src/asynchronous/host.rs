@@ -6,14 +6,13 @@
 
 use super::channel::AsyncEventChannel;
 use super::completion::Completions;
-use crate::channel::EventChannel;
+use crate::channel::{self, EventChannel};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use oarlock_hostd::Host;
 use oarlock_verbs::Context;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -196,7 +195,7 @@ impl Mailboxes {
     pub(super) fn close(&self, uid: u64) -> VecDeque<Event> {
         let mailbox = self.lock().remove(&uid);
         mailbox.map_or_else(VecDeque::new, |mailbox| {
-            std::mem::take(&mut *mailbox.lock())
+            std::mem::take(&mut mailbox.lock().events)
         })
     }
 
@@ -226,7 +225,7 @@ impl Mailboxes {
         let mailbox = self.lock().get(&uid).cloned();
         // Without a mailbox the identifier is being dropped.
         if let Some(mailbox) = mailbox {
-            mailbox.lock().push_back(event);
+            mailbox.lock().events.push_back(event);
             mailbox.arrived.notify_one();
         }
         Ok(true)
@@ -267,64 +266,73 @@ impl Mailboxes {
     }
 }
 
-/// The events of one identifier that were fetched and not taken.
+/// Where the events of one identifier come.
 #[derive(Default)]
 pub(super) struct Mailbox {
-    events: Mutex<VecDeque<Event>>,
+    received: Mutex<Received>,
     arrived: Notify,
-    /// How many calls wait for an event.
-    waits: AtomicUsize,
 }
 
-/// One call that waits, until it is done or dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn new(waits: &'a AtomicUsize) -> Self {
-        waits.fetch_add(1, Ordering::AcqRel);
-        Self(waits)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
+#[derive(Default)]
+struct Received {
+    /// Fetched and not taken.
+    events: VecDeque<Event>,
+    /// The end of the connection was taken.
+    end_taken: bool,
 }
 
 impl Mailbox {
     /// The next event. Takes and returns it in one step. `check` says whether one can still come.
     pub(super) async fn next(&self, check: impl Fn() -> Result<()>) -> Result<Event> {
-        let _waiting = Waiting::new(&self.waits);
+        self.wait_for(check, || self.take()).await
+    }
+
+    /// The next event, as [`next`](Self::next), or `None` when another call has taken the end of the connection.
+    pub(super) async fn next_until_end(
+        &self,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Option<Event>> {
+        self.wait_for(check, || match self.take() {
+            None if self.lock().end_taken => Some(None),
+            None => None,
+            event => Some(event),
+        })
+        .await
+    }
+
+    async fn wait_for<T>(
+        &self,
+        check: impl Fn() -> Result<()>,
+        look: impl Fn() -> Option<T>,
+    ) -> Result<T> {
         loop {
             let arrived = self.arrived.notified();
-            if let Some(event) = self.take() {
-                return Ok(event);
+            if let Some(found) = look() {
+                return Ok(found);
             }
             check()?;
             arrived.await;
         }
     }
 
-    /// Whether a call waits for the next event.
-    pub(super) fn is_waited_on(&self) -> bool {
-        self.waits.load(Ordering::Acquire) > 0
-    }
-
     fn take(&self) -> Option<Event> {
-        let mut events = self.lock();
-        let mut event = events.pop_front()?;
-        if !events.is_empty() {
+        let mut received = self.lock();
+        let mut event = received.events.pop_front()?;
+        if channel::ends(event.number()) {
+            received.end_taken = true;
+            self.arrived.notify_waiters();
+        }
+        if !received.events.is_empty() {
             // One permit may stand for several events.
             self.arrived.notify_one();
         }
-        drop(events);
+        drop(received);
         event.receipt_mut().take_over();
         Some(event)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn lock(&self) -> MutexGuard<'_, Received> {
         // Push and pop leave the queue whole.
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

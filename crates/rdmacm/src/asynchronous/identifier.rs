@@ -133,15 +133,17 @@ impl AsyncIdentifier {
     /// Safe: an event is taken and returned in one step.
     #[doc(alias = "rdma_get_cm_event")]
     pub async fn next_event(&self) -> Result<Event> {
+        let _waiting = self.id.0.waiting();
         self.event("next_event").await
     }
 
     async fn event(&self, call: &'static str) -> Result<Event> {
-        let can_come = || {
-            self.id.0.check_open(call)?;
-            self.host.mailboxes().check()
-        };
-        self.mailbox.next(can_come).await
+        self.mailbox.next(|| self.check_can_come(call)).await
+    }
+
+    fn check_can_come(&self, call: &'static str) -> Result<()> {
+        self.id.0.check_open(call)?;
+        self.host.mailboxes().check()
     }
 
     /// As [`Identifier::resolve_addr`], and waits for the outcome.
@@ -186,6 +188,7 @@ impl AsyncIdentifier {
     /// identifier: the peer is told.
     #[doc(alias = "rdma_connect")]
     pub async fn connect(&self, param: &ConnParam) -> Result<()> {
+        let _waiting = self.id.0.waiting();
         self.id.connect(param)?;
         self.outcome(Awaited::Established).await
     }
@@ -200,6 +203,7 @@ impl AsyncIdentifier {
     /// Safe: the acceptance is on its way, and what becomes of it comes out of [`next_event`](Self::next_event).
     #[doc(alias = "rdma_accept")]
     pub async fn accept(&self, param: &ConnParam) -> Result<()> {
+        let _waiting = self.id.0.waiting();
         self.id.accept(param)?;
         self.outcome(Awaited::Established).await
     }
@@ -244,7 +248,7 @@ impl AsyncIdentifier {
 
     /// As [`Identifier::disconnect`], and waits until the connection is down. It does not wait while another call of the
     /// identifier does: there is one event, and it ends that call ([`Error::DisconnectedEarly`], or as what
-    /// [`next_event`](Self::next_event) gives).
+    /// [`next_event`](Self::next_event) gives). Nor for an end of which no event comes, see there.
     ///
     /// # Errors
     /// As [`Identifier::disconnect`].
@@ -253,20 +257,22 @@ impl AsyncIdentifier {
     /// Safe: the disconnection goes on, and a second call waits for it.
     #[doc(alias = "rdma_disconnect")]
     pub async fn disconnect(&self) -> Result<()> {
-        let is_waited_on = self.mailbox.is_waited_on();
         self.id.disconnect()?;
-        if self.id.0.was_disconnected() || is_waited_on {
+        if self.id.0.is_waited_on() || !self.id.0.awaits_end() {
             return Ok(());
         }
+        let _waiting = self.id.0.waiting();
         self.outcome(Awaited::Disconnected).await
     }
 
     async fn outcome(&self, awaited: Awaited) -> Result<()> {
-        loop {
-            if let Some(outcome) = awaited.outcome(self.event(awaited.call()).await?) {
+        let check = || self.check_can_come(awaited.call());
+        while let Some(event) = self.mailbox.next_until_end(check).await? {
+            if let Some(outcome) = awaited.outcome(event) {
                 return outcome;
             }
         }
+        awaited.outcome_of_end(&self.id)
     }
 }
 

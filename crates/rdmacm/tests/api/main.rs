@@ -11,5 +11,6 @@ mod migration;
 mod model;
 mod multicast;
 mod one_sided;
+mod over;
 mod parameters;
 mod support;

@@ -76,6 +76,61 @@ fn closing_ends_a_call_that_waits() {
     }
 }
 
+/// Of the calls that wait on one identifier each event answers one, and what it changes for the others they see.
+#[test]
+fn several_threads_wait_on_one_identifier() {
+    let host = private();
+    let events = channel(&host);
+    let listener = Identifier::synchronous(&host, PortSpace::TCP).unwrap();
+    listener.listen(0).unwrap();
+    let port = listener.local_addr().unwrap().unwrap().port();
+    listener.set_deadline(Instant::now().checked_add(LONG));
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| listener.get_request()))
+            .collect();
+        let peers = [1, 2, 3].map(|number| {
+            let id = resolved(&events, SocketAddr::from(([127, 0, 0, 1], port)));
+            id.connect(&external(number)).unwrap();
+            id
+        });
+        while waiting.iter().filter(|call| call.is_finished()).count() < peers.len() {
+            std::thread::yield_now();
+        }
+        // The deadline counts for those that do not read as well.
+        listener.set_deadline(Some(Instant::now()));
+        let error = listener.get_request().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+        listener.clone().close().unwrap();
+        let (requests, ends): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .map(|call| call.join().unwrap())
+            .partition(Result::is_ok);
+        assert_eq!(requests.len(), peers.len());
+        assert!(matches!(ends[..], [Err(Error::Closed { .. })]), "{ends:?}");
+    });
+    // A rejection that another call takes ends the one that waits for its connection.
+    let (_listener, address) = crate::support::listener(&events);
+    let id = synchronous(&host, address);
+    id.set_deadline(Instant::now().checked_add(LONG));
+    std::thread::scope(|scope| {
+        scope.spawn(|| id.next_event().map(drop));
+        let connecting = scope.spawn(|| id.connect(&external(4)).unwrap_err());
+        let child = request(&events).id;
+        child.reject(RejReason::CONSUMER_DEFINED, b"").unwrap();
+        let error = connecting.join().unwrap();
+        assert!(
+            matches!(
+                error,
+                Error::Rejected { .. } | Error::DisconnectedEarly { .. }
+            ),
+            "{error}"
+        );
+        // Unless it took the event, the other call has none to come.
+        id.clone().close().unwrap();
+    });
+}
+
 /// Public faults 23 and 20: whatever a synchronous call ends with, its errno is positive and that of a C program, and the
 /// error says more.
 #[test]

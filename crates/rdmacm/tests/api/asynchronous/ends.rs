@@ -196,6 +196,44 @@ fn a_disconnect_ends_the_call_that_waits_and_does_not_wait_itself() {
     });
 }
 
+/// One event tells of the end, whichever call takes it: it ends every call that waits for it.
+#[test]
+fn a_disconnect_ends_although_another_call_takes_the_event() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        let listener = AsyncListener::bind(&on_host, any_port()).unwrap();
+        let id = resolved(&on_host, listener.local_addr().unwrap()).await;
+        id.id().connect(&external(1)).unwrap();
+        let _child = listener.get_request().await.unwrap();
+        let mut disconnecting = pin!(id.disconnect());
+        assert!(cancelled_after(1, disconnecting.as_mut()).await.is_none());
+        while queued_at_service(&host) > 0 {
+            tokio::task::yield_now().await;
+        }
+        // Looks before the other call is woken.
+        let event = id.next_event().await.unwrap();
+        assert_eq!(event.name(), "RDMA_CM_EVENT_DISCONNECTED");
+        disconnecting.await.unwrap();
+    });
+}
+
+fn queued_at_service(host: &Host) -> u32 {
+    host.ps().unwrap().ids.iter().map(|id| id.queued).sum()
+}
+
+#[test]
+fn a_disconnect_of_what_is_over_does_not_wait() {
+    on_both(|host| async move {
+        let on_host = async_host(&host);
+        for (what, id) in crate::over::over(&host).ids {
+            let id = AsyncIdentifier::adopt(&on_host, id).unwrap();
+            let disconnecting = tokio::time::timeout(LONG, id.disconnect());
+            let done = disconnecting.await.unwrap_or_else(|_| panic!("{what}"));
+            done.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    });
+}
+
 async fn resolved(host: &AsyncHost, address: std::net::SocketAddr) -> AsyncIdentifier {
     let id = AsyncIdentifier::new(host, PortSpace::TCP).unwrap();
     id.resolve_addr(None, address, LONG).await.unwrap();
