@@ -76,6 +76,7 @@ pub(crate) fn object<T>(call: &'static str, result: Result<*mut T>) -> *mut T {
 }
 
 fn tell(call: &'static str, refused: &Refused) {
+    crate::process::log::start();
     // An empty queue is an answer, not a fault.
     if refused.errno.0 == libc::EAGAIN {
         tracing::trace!("{call}: {refused}");

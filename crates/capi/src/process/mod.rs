@@ -1,5 +1,9 @@
-//! What this process has once: its connection to the host service, and the endpoint that all contexts share.
+//! What this process has once: its connection to the host service, the endpoint that all contexts share, its log.
 
+mod library;
+pub(crate) mod log;
+
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oarlock_device::Endpoint;
@@ -13,31 +17,82 @@ use crate::errno::Result;
 pub(crate) struct Process {
     pub(crate) host: Host,
     pub(crate) endpoint: Arc<Endpoint>,
-    fork_generation: u32,
 }
 
-static CURRENT: Mutex<Option<Process>> = Mutex::new(None);
+impl Process {
+    fn new(host: Host) -> Result<Self> {
+        let endpoint = oarlock_verbs::on_host::endpoint(&host)?;
+        Ok(Self { host, endpoint })
+    }
+}
 
 /// The host of this process: joins the service of the network namespace, or starts it, at the first call. A forked child
 /// gets one of its own, and so does a process whose service has died; what was made before belongs to the old one.
 ///
 /// # Errors
-/// As [`Host::open`].
+/// As [`Host::open`]. `ENODEV`: this is the second copy of the library in the process.
 pub(crate) fn current() -> Result<Process> {
-    let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    log::start();
+    let mut current = Generation::current()
+        .process
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     if let Some(process) = &*current
-        && process.fork_generation == fork::generation()
         && !process.host.is_gone()
     {
         return Ok(process.clone());
     }
-    let host = Host::open()?;
-    let endpoint = oarlock_verbs::on_host::endpoint(&host)?;
-    let process = Process {
-        host,
-        endpoint,
-        fork_generation: fork::generation(),
-    };
+    let process = Process::new(open_host()?)?;
     *current = Some(process.clone());
     Ok(process)
+}
+
+#[cfg(not(test))]
+fn open_host() -> Result<Host> {
+    library::only_copy()?;
+    Ok(match library::service_program() {
+        Some(program) => Host::open_starting(&program)?,
+        None => Host::open()?,
+    })
+}
+
+/// The unit tests of this crate share a host of their own, on an in-memory wire, with the addresses 127.0.0.1 and ::1.
+#[cfg(test)]
+fn open_host() -> Result<Host> {
+    Ok(Host::private()?)
+}
+
+/// What belongs to this process and not to its parent. A fork may happen while another thread of the parent holds the lock:
+/// the child has a new one, and leaves the parent's things alone for good.
+struct Generation {
+    number: u32,
+    process: Mutex<Option<Process>>,
+}
+
+static GENERATION: AtomicPtr<Generation> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Generation {
+    fn current() -> &'static Self {
+        let number = fork::generation();
+        loop {
+            let known = GENERATION.load(Ordering::Acquire);
+            // SAFETY: null, or a leaked box of below, which nobody frees.
+            if let Some(generation) = unsafe { known.as_ref() }
+                && generation.number == number
+            {
+                return generation;
+            }
+            let new = Box::into_raw(Box::new(Self {
+                number,
+                process: Mutex::new(None),
+            }));
+            if GENERATION
+                .compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire)
+                .is_err()
+            {
+                // SAFETY: nobody has seen it.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+    }
 }
