@@ -22,6 +22,7 @@ fn main() {
         symbols(&fs::read_to_string("symbols.txt").expect("symbols.txt is beside build.rs"));
 
     write(&out.join("private.s"), &private_aliases(&symbols));
+    write(&out.join("old.s"), &old_aliases(&symbols));
     let map = out.join("versions.map");
     write(&map, &version_script(&symbols));
     let Some(linker) = gnu_ld() else {
@@ -123,59 +124,67 @@ fn is_private(node: &str) -> bool {
     node.contains("_PRIVATE_")
 }
 
-/// One function stands for many names of the private nodes: `src/private.rs` has it, and this is assembled beside it.
+/// One function stands for many names of the private nodes: `src/private.rs` has them, and this is assembled beside it.
 fn private_aliases(symbols: &[Symbol]) -> String {
-    let mut text = String::new();
-    for symbol in symbols.iter().filter(|symbol| is_private(&symbol.node)) {
-        let Symbol { name, node, old } = symbol;
-        let number = node.rsplit('_').next().expect("a node has a number");
-        let alias = format!("oarlock_private_{number}_{name}");
-        let function = match name.as_str() {
-            "ibv_query_gid_type"
-            | "ibv_read_ibdev_sysfs_file"
-            | "ibv_wr_opcode_str"
-            | "__verbs_log"
-            | "verbs_allow_disassociate_destroy" => {
-                format!("oarlock_private_{}", name.trim_start_matches('_'))
+    aliases(
+        symbols.iter().filter(|symbol| is_private(&symbol.node)),
+        |name| match name {
+            "ibv_query_gid_type" => "oarlock_private_query_gid_type",
+            "ibv_wr_opcode_str" => "oarlock_private_wr_opcode_str",
+            "ibv_read_ibdev_sysfs_file" => "oarlock_private_minus_one",
+            "verbs_allow_disassociate_destroy" => "oarlock_private_variable",
+            "__verbs_log" | "verbs_init_cq" | "verbs_set_ops" | "verbs_uninit_context" => {
+                "oarlock_private_nothing"
             }
+            "ibv_dmabuf_heap_destroy" | "ibv_dmabuf_heap_free" => "oarlock_private_nothing",
+            "_verbs_init_and_alloc_context" | "verbs_open_device" => "oarlock_private_no_object",
+            "ibv_dmabuf_heap_alloc" => "oarlock_private_no_object",
             registration if registration.starts_with("verbs_register_driver_") => {
-                "oarlock_private_register_driver".to_owned()
+                "oarlock_private_nothing"
             }
-            object if is_object(object) => "oarlock_private_no_object".to_owned(),
-            nothing if is_silent(nothing) => "oarlock_private_nothing".to_owned(),
-            _ => "oarlock_private_command".to_owned(),
-        };
+            _ => "oarlock_private_command",
+        },
+    )
+}
+
+/// The same for the interface of 2006, in `src/compat.rs`.
+fn old_aliases(symbols: &[Symbol]) -> String {
+    aliases(
+        symbols
+            .iter()
+            .filter(|symbol| symbol.old && !is_private(&symbol.node)),
+        |name| {
+            let words: Vec<&str> = name.split('_').collect();
+            match (words[1], name) {
+                ("free" | "ack" | "register", _) => "oarlock_old_nothing",
+                (_, "ibv_get_device_guid") => "oarlock_old_no_guid",
+                (_, "ibv_get_device_list" | "ibv_get_device_name") => "oarlock_old_no_object",
+                ("open" | "alloc" | "create" | "reg", _) => "oarlock_old_no_object",
+                ("get", _) | (_, "ibv_query_gid" | "ibv_query_pkey" | "ibv_close_device") => {
+                    "oarlock_old_minus_one"
+                }
+                _ => "oarlock_old_number",
+            }
+        },
+    )
+}
+
+fn aliases<'a>(
+    symbols: impl Iterator<Item = &'a Symbol>,
+    function: impl Fn(&str) -> &'static str,
+) -> String {
+    let mut text = String::new();
+    for Symbol { name, node, old } in symbols {
+        let alias = format!("oarlock_{}_{name}", node.replace('.', "_"));
         let at = if *old { "@" } else { "@@" };
         write!(
             text,
-            ".globl {alias}\n.set {alias}, {function}\n.symver {alias}, {name}{at}{node}\n"
+            ".globl {alias}\n.set {alias}, {}\n.symver {alias}, {name}{at}{node}\n",
+            function(name)
         )
         .expect("a string takes text");
     }
     text
-}
-
-/// Answers a pointer, or null with an error number.
-fn is_object(name: &str) -> bool {
-    matches!(
-        name,
-        "_verbs_init_and_alloc_context"
-            | "verbs_open_device"
-            | "ibv_dmabuf_heap_alloc"
-            | "ibv_cmd_create_flow"
-    )
-}
-
-/// Answers nothing.
-fn is_silent(name: &str) -> bool {
-    matches!(
-        name,
-        "verbs_init_cq"
-            | "verbs_set_ops"
-            | "verbs_uninit_context"
-            | "ibv_dmabuf_heap_destroy"
-            | "ibv_dmabuf_heap_free"
-    )
 }
 
 /// The path of GNU ld, by its name that says which linker it is.

@@ -9,7 +9,7 @@
 //! empty libraries that stand in for the drivers': those would need every name of every driver, and would take away what works
 //! without a device.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/private.s")));
 
@@ -26,41 +26,30 @@ extern "C" fn oarlock_private_no_object() -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// What answers nothing, and has nothing to do.
+/// What answers -1 with `errno`: `ENOSYS`. A file of a device that only a driver is given, for one.
+#[unsafe(no_mangle)]
+extern "C" fn oarlock_private_minus_one() -> c_int {
+    crate::errno::set(crate::errno::Errno(libc::ENOSYS));
+    -1
+}
+
+/// What answers nothing and has nothing to do: a driver's registration, which is not asked about any device; the log of
+/// drivers, which is empty without one.
 #[unsafe(no_mangle)]
 extern "C" fn oarlock_private_nothing() {}
 
-/// A driver makes itself known: it is not asked about any device.
-#[unsafe(no_mangle)]
-extern "C" fn oarlock_private_register_driver(_driver: *const c_void) {}
-
-/// A driver's line for its log, with arguments as printf's: the log of a driver without a device is empty.
-#[unsafe(no_mangle)]
-extern "C" fn oarlock_private_verbs_log(
-    _context: *mut c_void,
-    _level: u32,
-    _format: *const c_char,
-) {
-}
-
 /// Whether destroying an object of a device that is gone succeeds: a variable that drivers read.
 #[unsafe(no_mangle)]
-static oarlock_private_verbs_allow_disassociate_destroy: bool = false;
+static oarlock_private_variable: bool = false;
 
-/// `ibv_query_gid_type`: as refused until there are contexts.
+/// `ibv_query_gid_type`.
 #[unsafe(no_mangle)]
-extern "C" fn oarlock_private_ibv_query_gid_type() -> c_int {
-    libc::ENOSYS
-}
-
-/// `ibv_read_ibdev_sysfs_file`: as refused until there are contexts.
-#[unsafe(no_mangle)]
-extern "C" fn oarlock_private_ibv_read_ibdev_sysfs_file() -> c_int {
+extern "C" fn oarlock_private_query_gid_type() -> c_int {
     libc::ENOSYS
 }
 
 /// `ibv_wr_opcode_str`.
 #[unsafe(no_mangle)]
-extern "C" fn oarlock_private_ibv_wr_opcode_str(_opcode: u32) -> *const c_char {
+extern "C" fn oarlock_private_wr_opcode_str(_opcode: u32) -> *const std::ffi::c_char {
     c"unknown".as_ptr()
 }
