@@ -1,5 +1,6 @@
 //! An opened device: its description, its tables of memory regions, its events.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -214,6 +215,24 @@ impl Context {
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, Error> {
         self.events.pop_wait(timeout)
+    }
+
+    /// The next asynchronous event, waited for as read(2) of [`async_fd`](Self::async_fd) waits: whether it blocks, and what
+    /// a signal does, is as the program has set it up. `taken` sees the event before any other thread can find it gone, as
+    /// who destroys an object and then waits for its acknowledgements must; it calls nothing of the device.
+    ///
+    /// # Errors
+    /// `EAGAIN`: the descriptor is non-blocking and nothing is queued. `EINTR`: a signal. `EPERM`: this process is a forked
+    /// child of the one that the context belongs to.
+    ///
+    /// # Blocking
+    /// Until an event is queued.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn read_async_event(&self, taken: impl Fn(&AsyncEvent)) -> io::Result<AsyncEvent> {
+        if self.endpoint.core().is_forked() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        self.events.read(taken)
     }
 
     /// Readable while asynchronous events are queued.

@@ -269,6 +269,23 @@ impl Cq {
         self.shared.unacknowledged()
     }
 
+    /// Acknowledges `count` events that the program keeps by number ([`CqEvent::into_cookie`]); of more than there are, those
+    /// there are.
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn acknowledge(&self, count: u64) {
+        self.shared.events_acknowledged(count);
+    }
+
+    /// Closes the queue as dropping it does, though handles of it remain: no event of it is queued any more, and polls find
+    /// nothing. For who must wait for acknowledgements afterwards ([`wait_acknowledged`](Self::wait_acknowledged)), when no
+    /// other thread can take one more event. A second time it does nothing.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn close(&self) {
+        if !self.context().endpoint().core().is_forked() {
+            self.shared.close();
+        }
+    }
+
     /// Waits until every event of this queue that was taken off the channel has been acknowledged, or until `timeout` has
     /// passed; whether all are. What `ibv_destroy_cq` waits for before it destroys; dropping a `Cq` does not need it.
     ///
@@ -286,9 +303,7 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        if !self.context().endpoint().core().is_forked() {
-            self.shared.close();
-        }
+        self.close();
     }
 }
 

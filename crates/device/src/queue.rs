@@ -1,6 +1,7 @@
 //! A queue of events with a descriptor that is readable exactly while events are queued.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -96,6 +97,21 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// The next event, waited for as read(2) of the descriptor waits: `EAGAIN` if the program has made it non-blocking and
+    /// nothing is queued, `EINTR` after a signal whose handler was installed without `SA_RESTART`. `taken` is called with
+    /// the queue locked: who removes events afterwards ([`retain`](Self::retain)) finds what it has done.
+    pub(crate) fn read(&self, taken: impl Fn(&T)) -> io::Result<T> {
+        loop {
+            rustix::io::read(&self.fd, &mut [0; 8])?;
+            // One event has been counted down and is still queued, unless it was removed or taken in between.
+            let mut events = lock(&self.events);
+            if let Some(event) = events.pop_front() {
+                taken(&event);
+                return Ok(event);
+            }
+        }
+    }
+
     fn count_up(&self) {
         // Fails only at 2^64 - 2 queued events.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
@@ -106,8 +122,7 @@ impl<T> EventQueue<T> {
             &mut [PollFd::new(&self.fd, PollFlags::IN)],
             Some(Duration::ZERO),
         );
-        // The count can only be short if the program has read the descriptor itself; then a read
-        // would block for ever.
+        // The count is short if somebody has read the descriptor, the program or `read`; then a read would block for ever.
         if readable.is_ok_and(|ready| ready > 0) {
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);
         }
@@ -203,6 +218,40 @@ mod tests {
         assert!(matches!(queue.pop_wait(None), Err(Error::WouldBlock)));
         queue.push(1);
         assert!(matches!(queue.pop_wait(None), Ok(Some(1))));
+    }
+
+    #[test]
+    fn reading_waits_as_the_descriptor_does_and_keeps_the_count() {
+        let queue = EventQueue::new().expect("eventfd");
+        for event in 1..=3 {
+            queue.push(event);
+        }
+        assert_eq!(queue.read(|_| ()).expect("queued"), 1);
+        assert_eq!(queue.try_pop(), Some(2));
+        queue.push(4);
+        queue.retain(|event| *event != 3);
+        assert_eq!(queue.read(|_| ()).expect("queued"), 4);
+        assert!(!is_readable(&queue));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| queue.read(|_| ()));
+            queue.push(5);
+            assert_eq!(reader.join().expect("no panic").expect("pushed"), 5);
+        });
+        rustix::fs::fcntl_setfl(&queue, OFlags::NONBLOCK).expect("fcntl");
+        let nothing = queue.read(|_| ()).expect_err("nothing queued");
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        queue.push(6);
+        assert_eq!(queue.read(|_| ()).expect("queued"), 6);
+    }
+
+    /// A count without its event, as between the two halves of `read` of another thread.
+    #[test]
+    fn an_event_that_was_removed_meanwhile_is_waited_for_again() {
+        let queue = EventQueue::new().expect("eventfd");
+        rustix::fs::fcntl_setfl(&queue, OFlags::NONBLOCK).expect("fcntl");
+        queue.count_up();
+        let nothing = queue.read(|_| ()).expect_err("nothing queued");
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

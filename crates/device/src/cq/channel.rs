@@ -1,5 +1,6 @@
 //! Completion channels and the events on them.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,27 @@ impl CompChannel {
         Ok(self.events.pop_wait(timeout)?.map(CqEvent::new))
     }
 
+    /// The next event, waited for as read(2) of the descriptor waits: whether it blocks, and what a signal does, is as the
+    /// program has set it up.
+    ///
+    /// # Errors
+    /// `EAGAIN`: the descriptor is non-blocking and nothing is queued. `EINTR`: a signal. `EPERM`: this process is a forked
+    /// child of the one that the channel belongs to.
+    ///
+    /// # Blocking
+    /// Until an event is queued.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn read_event(&self) -> io::Result<CqEvent> {
+        if self.context.endpoint().core().is_forked() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        let cq = self.events.read(|cq| cq.event_taken())?;
+        Ok(CqEvent {
+            cq,
+            is_counted_by_program: false,
+        })
+    }
+
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
@@ -74,12 +96,17 @@ impl std::fmt::Debug for CompChannel {
 /// A completion queue has something: one event for one arming. Dropping it acknowledges it.
 pub struct CqEvent {
     cq: Arc<CqShared>,
+    /// Acknowledged by number, not by dropping it.
+    is_counted_by_program: bool,
 }
 
 impl CqEvent {
     fn new(cq: Arc<CqShared>) -> Self {
         cq.event_taken();
-        Self { cq }
+        Self {
+            cq,
+            is_counted_by_program: false,
+        }
     }
 
     /// Which queue.
@@ -92,6 +119,14 @@ impl CqEvent {
         self.cq.cookie()
     }
 
+    /// The number given when the queue was created; the event stays in the program's hands until
+    /// [`Cq::acknowledge`] is told of it.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn into_cookie(mut self) -> u64 {
+        self.is_counted_by_program = true;
+        self.cookie()
+    }
+
     /// Whether it is about `cq`.
     pub fn is_for(&self, cq: &Cq) -> bool {
         Arc::ptr_eq(&self.cq, cq.shared())
@@ -100,7 +135,9 @@ impl CqEvent {
 
 impl Drop for CqEvent {
     fn drop(&mut self) {
-        self.cq.event_acknowledged();
+        if !self.is_counted_by_program {
+            self.cq.events_acknowledged(1);
+        }
     }
 }
 

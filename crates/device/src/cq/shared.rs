@@ -383,7 +383,9 @@ impl CqShared {
     pub(super) fn close(&self) {
         let (ring, was_armed) = {
             let mut state = lock(&self.state);
-            state.closed = true;
+            if std::mem::replace(&mut state.closed, true) {
+                return;
+            }
             let ring = std::mem::take(&mut state.ring);
             (ring, state.armed.take().is_some())
         };
@@ -404,9 +406,9 @@ impl CqShared {
         *lock(&self.unacknowledged) += 1;
     }
 
-    pub(super) fn event_acknowledged(&self) {
+    pub(super) fn events_acknowledged(&self, count: u64) {
         let mut unacknowledged = lock(&self.unacknowledged);
-        *unacknowledged -= 1;
+        *unacknowledged = unacknowledged.saturating_sub(count);
         if *unacknowledged == 0 {
             self.acknowledged.notify_all();
         }
