@@ -1,1 +1,100 @@
 //! Commands of the rdma_ucm ABI, to the host service and back.
+
+use oarlock_hostd::Host;
+use oarlock_ucm::abi::{Command, Header};
+use oarlock_ucm::client::{Answer, Call};
+use oarlock_ucm::proto::{WriteBatch, WriteItem, WriteReply};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::errno::{Refused, Result};
+
+/// Carries out one command on a channel.
+///
+/// # Errors
+/// The kernel's, with the service's sentence.
+pub(crate) fn call<A: Answer>(host: &Host, channel: u64, command: Call<A>) -> Result<A> {
+    let [answer] = call_all(host, channel, [command])?;
+    Ok(answer)
+}
+
+/// Carries out commands in one message, up to the first that fails, which is the result.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn call_all<A: Answer, const N: usize>(
+    host: &Host,
+    channel: u64,
+    commands: [Call<A>; N],
+) -> Result<[A; N]> {
+    let batch = WriteBatch {
+        stop_on_error: true,
+        items: commands
+            .into_iter()
+            .map(|command| item(channel, command))
+            .collect(),
+        ..WriteBatch::default()
+    };
+    let replies = host.call_batch(batch)?;
+    let answers = replies
+        .into_iter()
+        .map(answer)
+        .collect::<Result<Vec<A>>>()?;
+    <[A; N]>::try_from(answers).map_err(|_| misfit())
+}
+
+/// Carries out a command whose structure and beside it C's own bytes are handed on as they are: the service judges them as
+/// the kernel does.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn write<T: IntoBytes + Immutable>(
+    host: &Host,
+    channel: u64,
+    command: Command,
+    body: &T,
+    inline: &[u8],
+) -> Result<()> {
+    let body = body.as_bytes();
+    let header = Header {
+        cmd: command.0,
+        in_len: u16::try_from(body.len()).map_err(|_| misfit())?,
+        out_len: 0,
+    };
+    let item = WriteItem {
+        channel,
+        request: [header.as_bytes(), body].concat(),
+        inline: inline.to_vec(),
+        id_from: None,
+    };
+    let mut replies = host.call(&[item])?;
+    answer(replies.pop().ok_or_else(misfit)?)
+}
+
+/// A command as an item of a batch.
+pub(crate) fn item<A: Answer>(channel: u64, command: Call<A>) -> WriteItem {
+    let (request, inline) = command.into_parts();
+    WriteItem {
+        channel,
+        request,
+        inline,
+        id_from: None,
+    }
+}
+
+/// Reads the answer to an item.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn answer<A: Answer>(reply: WriteReply) -> Result<A> {
+    if reply.errno != 0 {
+        return Err(Refused::new(reply.errno, reply.sentence));
+    }
+    A::decode(&reply.response).map_err(|bad| Refused::new(libc::EIO, bad.to_string()))
+}
+
+pub(crate) fn misfit() -> Refused {
+    Refused::new(
+        libc::EIO,
+        "the host service answered something else than was asked: use the same release for both",
+    )
+}

@@ -9,6 +9,7 @@ pub(crate) mod devices;
 pub(crate) mod endpoint;
 pub(crate) mod event;
 pub(crate) mod id;
+pub(crate) mod ledger;
 pub(crate) mod migrate;
 pub(crate) mod multicast;
 pub(crate) mod names;
