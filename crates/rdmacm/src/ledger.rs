@@ -271,7 +271,7 @@ mod tests {
         ledger.fetched(me(), NAME);
         let waiter = {
             let ledger = Arc::clone(&ledger);
-            let until = Instant::now() + Duration::from_secs(60);
+            let until = Instant::now() + Duration::from_secs(300);
             std::thread::spawn(move || settle(&ledger, 1, 1, Some(until)))
         };
         ledger.acknowledge(1, Some(me()), NAME);

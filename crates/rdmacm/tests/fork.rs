@@ -9,7 +9,7 @@ use oarlock_rdmacm::{
 use oarlock_verbs::{Buffer, SendRequest};
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 /// Two ends of a connection on a host, the passive one with receives posted.
 fn connected(host: &Host) -> (Connection, Connection) {

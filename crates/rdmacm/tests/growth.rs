@@ -5,7 +5,7 @@ use oarlock_rdmacm::{
 };
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 /// Bytes of memory that the process really has (proc_pid_status(5), VmRSS).
 fn resident() -> usize {

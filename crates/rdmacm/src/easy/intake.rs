@@ -161,7 +161,7 @@ mod tests {
     use crate::{ConnParam, Host, PortSpace, Qpn};
     use std::time::Duration;
 
-    const LONG: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_secs(300);
 
     struct Plain;
 

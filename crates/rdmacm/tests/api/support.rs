@@ -7,8 +7,8 @@ use oarlock_verbs::{CompletionQueue, QpInitAttr, QueuePair};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Far beyond anything that happens on a private host; only a failure waits so long.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+/// Far beyond anything that happens on a private host, however busy the machine is; only a failure waits so long.
+pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 pub(crate) fn private() -> Host {
     Host::private().expect("a private host")
