@@ -208,7 +208,7 @@ fn a_device_is_removed_for_the_program_whose_rule_strikes() {
     expected.sort();
     assert_eq!(orphans, expected);
     active.expect(DISCONNECTED);
-    assert!(is_readable_within(&feed, 20));
+    assert!(is_readable_within(&feed, PATIENCE));
     let kinds: Vec<_> = b
         .take_changes()
         .into_iter()

@@ -29,7 +29,10 @@ fn run(line: &str) {
 fn until_told(host: &Host, feed: &OwnedFd, wanted: &DeviceChange) -> Vec<DeviceChange> {
     let mut told = Vec::new();
     while !told.contains(wanted) {
-        assert!(is_readable_within(feed, 20), "{wanted:?} after {told:?}");
+        assert!(
+            is_readable_within(feed, PATIENCE),
+            "{wanted:?} after {told:?}"
+        );
         told.extend(host.take_changes());
     }
     told
@@ -169,7 +172,7 @@ fn a_program_of_an_earlier_version_is_sent_nothing_of_it() {
                 message[5] = 1;
                 fdpass::send(&socket, &message, &[], true).unwrap();
                 let mut buffer = vec![0; 1 << 17];
-                assert!(is_readable_within(&socket, 20));
+                assert!(is_readable_within(&socket, PATIENCE));
                 let received = fdpass::receive(&socket, &mut buffer, true).unwrap();
                 Reply::decode(&buffer[..received.len]).unwrap().1
             };

@@ -109,7 +109,7 @@ fn an_interface_is_in_a_group_as_long_as_any_program_is() {
             join(&channel, id, to, join_flag::FULL_MEMBER);
         }
         println!("\nsays joined");
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_secs(300));
         return;
     }
     in_own_namespace(NAME, || {

@@ -15,7 +15,7 @@ fn exchange(socket: &OwnedFd, message: &[u8], fds: &[&OwnedFd]) -> Reply {
     fdpass::send(socket, message, &fds, true).unwrap();
     let mut buffer = vec![0; 1 << 18];
     assert!(
-        is_readable_within(socket, 20),
+        is_readable_within(socket, PATIENCE),
         "no answer to {} bytes",
         message.len()
     );
@@ -147,7 +147,7 @@ fn a_program_that_does_not_read_its_answers_blocks_nobody() {
             // Once it reads again, every request is answered.
             let mut buffer = vec![0; 1 << 17];
             for _ in 0..sent {
-                assert!(is_readable_within(&socket, 20));
+                assert!(is_readable_within(&socket, PATIENCE));
                 assert!(fdpass::receive(&socket, &mut buffer, true).unwrap().len > 0);
             }
         },

@@ -117,7 +117,7 @@ fn a_killed_program_leaves_nothing_behind_and_its_peer_hears_at_once() {
         channel.accept(request.id, 2, 0x40_0001, b"welcome");
         channel.expect(ESTABLISHED);
         say("established");
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_secs(300));
         return;
     }
     in_own_namespace(NAME, || {
@@ -250,12 +250,12 @@ fn a_forked_child_is_played() {
             drop(slot);
             let forked = matches!(host.devices(), Err(Error::Forked { .. }));
             say(if forked { "forked" } else { "not refused" });
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            std::thread::sleep(std::time::Duration::from_secs(300));
             std::process::exit(0);
         }
         child => {
             say(&child.to_string());
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            std::thread::sleep(std::time::Duration::from_secs(300));
         }
     }
 }

@@ -393,9 +393,9 @@ fn when_the_service_goes_every_call_says_so() {
     let gone = host.gone_fd().unwrap();
     assert!(!host.is_gone() && !is_readable_within(&gone, 0));
     host.close();
-    assert!(is_readable_within(&gone, 20) && other.is_gone());
+    assert!(is_readable_within(&gone, PATIENCE) && other.is_gone());
     assert!(matches!(other.devices(), Err(Error::ServiceGone)));
-    assert!(is_readable_within(&channel.channel, 20));
+    assert!(is_readable_within(&channel.channel, PATIENCE));
     assert_eq!(channel.channel.take_wake(1).unwrap(), Wake::Gone);
     let error = other.open_channel().unwrap_err();
     assert!(

@@ -125,9 +125,9 @@ fn a_killed_service_is_noticed_and_a_new_one_starts_at_once() {
                 host.gone_fd().unwrap(),
             );
             signal(first, Signal::KILL);
-            assert!(is_readable_within(&gone, 20) && host.is_gone());
+            assert!(is_readable_within(&gone, PATIENCE) && host.is_gone());
             assert!(matches!(host.ps(), Err(Error::ServiceGone)));
-            assert!(is_readable_within(&channel.channel, 20));
+            assert!(is_readable_within(&channel.channel, PATIENCE));
             assert_eq!(channel.channel.take_wake(1).unwrap(), Wake::Gone);
             // As long as we hold the slot's socket the port is not clear.
             let opener = std::thread::spawn(Host::open);

@@ -9,6 +9,7 @@ use oarlock_ucm::client::{self, Event, IdNumber, Param};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 pub(crate) const TCP: u16 = 0x0106;
 pub(crate) const RC: u8 = 2;
@@ -57,7 +58,7 @@ impl Channel {
     pub(crate) fn event(&self) -> Event {
         for _ in 0..100 {
             assert!(
-                is_readable_within(&self.channel, 20),
+                is_readable_within(&self.channel, PATIENCE),
                 "no event within 20 s"
             );
             match self.channel.take_wake(1).unwrap() {
@@ -156,6 +157,9 @@ pub(crate) fn establish(
     (id, request.id)
 }
 
+/// How many seconds something that comes may take on a busy machine.
+pub(crate) const PATIENCE: i64 = 300;
+
 pub(crate) fn is_readable_within(fd: impl AsFd, seconds: i64) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     poll(
@@ -177,13 +181,11 @@ pub(crate) fn counter(host: &Host, name: &str) -> u64 {
         .1
 }
 
-/// Looks until something is so, at most 20 s.
+/// Looks until something is so.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..4000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    let end = Instant::now() + Duration::from_secs(PATIENCE.unsigned_abs());
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {PATIENCE} s: {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("not within 20 s: {what}");
 }
