@@ -338,7 +338,7 @@ fn ends(body: impl FnOnce() + Send + 'static) {
         body();
         let _ = over.send(());
     });
-    match wait.recv_timeout(Duration::from_secs(120)) {
+    match wait.recv_timeout(Duration::from_secs(300)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
         Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => {
             if let Err(panic) = thread.join() {

@@ -61,7 +61,7 @@ fn the_end_of_the_service_is_device_fatal() {
     let context = Context::open(&host, index).expect("open");
     let qp = qp(&context);
     host.stop_service().expect("stop");
-    let event = context.async_events().next(Some(Duration::from_secs(30)));
+    let event = context.async_events().next(Some(Duration::from_secs(300)));
     assert_eq!(event.expect("wait"), Some(AsyncEvent::DeviceFatal));
     assert!(context.is_device_fatal());
     let error = qp

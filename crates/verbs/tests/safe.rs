@@ -54,7 +54,7 @@ impl End {
     }
 
     fn collect(&self, count: usize) -> Vec<Completion> {
-        let next = || self.cq.wait_one(Some(Duration::from_secs(30)));
+        let next = || self.cq.wait_one(Some(Duration::from_secs(300)));
         let completions = (0..count).map(|_| next().expect("wait").expect("a completion"));
         completions.collect()
     }
@@ -245,7 +245,7 @@ fn all_memory_is_given_back() {
     };
     // Outstanding ones go with the queue pair, as soon as no thread of the device works for it.
     let gone = |what: &str| {
-        let end = std::time::Instant::now() + Duration::from_secs(30);
+        let end = std::time::Instant::now() + Duration::from_secs(300);
         while b.context.region_count() > 0 {
             assert!(std::time::Instant::now() < end, "{what} keeps memory");
             std::thread::yield_now();

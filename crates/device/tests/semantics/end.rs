@@ -223,5 +223,5 @@ pub(crate) fn content(region: &Region) -> Vec<u8> {
     bytes
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const PCAP_VARIABLE: &str = "OARLOCK_SEMANTICS_PCAP";

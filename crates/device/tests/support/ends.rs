@@ -305,7 +305,7 @@ const FIRST_SLOT: u8 = 4;
 const SECOND_SLOT: u8 = 9;
 /// Names the first process's control channel to the second.
 const PEER: &str = "OARLOCK_TEST_PEER";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Makes the two tests of a body that serves both ends, in a module of the name given.
 #[allow(unused_macros, reason = "each test file uses its part")]

@@ -478,4 +478,4 @@ pub(crate) fn whole(region: &Region) -> Sge {
     region.sge(0, region.len() as u32)
 }
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);

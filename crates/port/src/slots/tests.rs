@@ -7,7 +7,7 @@ use oarlock_wire::{AddressVector, Gid};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const TOKEN: ForwardToken = ForwardToken(0x0123_4567_89AB_CDEF);
 
 /// A slot's endpoint with a copy of the group's socket, as a borrower has it.

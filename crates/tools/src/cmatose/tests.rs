@@ -20,7 +20,7 @@ fn plan() -> Plan {
         // Eight times 67 ms: longer than a busy machine keeps a thread waiting.
         ack_timeout: Some(IbTimeout::truncate(14)),
         migrate: true,
-        stall: Duration::from_secs(60),
+        stall: Duration::from_secs(300),
         ..Plan::default()
     }
 }

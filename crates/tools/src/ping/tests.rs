@@ -13,7 +13,7 @@ const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const ADDRESS: SocketAddr = SocketAddr::new(SERVER, 7174);
 /// A test that hangs ends as a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Hosts {
     server: Host,

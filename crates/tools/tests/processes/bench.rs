@@ -87,7 +87,7 @@ fn a_refusal_is_told_by_both_sides() {
         "d=$(mktemp -d); $OARLOCK bench send --server >$d/server & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
          $OARLOCK bench read 127.0.0.1; echo client $?; wait $s; echo server $?; \
          $OARLOCK bench --server >$d/server & s=$!; until grep -q listening $d/server; do sleep 0.01; done; \
-         printf 'GET / HTTP/1.1\\r\\n\\r\\n' | timeout 10 bash -c 'cat >/dev/tcp/127.0.0.1/18515'; wait $s; echo foreign $?; rm -r $d",
+         printf 'GET / HTTP/1.1\\r\\n\\r\\n' | timeout 300 bash -c 'cat >/dev/tcp/127.0.0.1/18515'; wait $s; echo foreign $?; rm -r $d",
     ) else {
         return;
     };

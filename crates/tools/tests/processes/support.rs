@@ -15,7 +15,7 @@ pub(crate) fn inside(script: &str) -> Option<Output> {
     let script = format!("set -u; ip link set lo up || exit 99; {script}");
     // Whatever hangs in there ends as a failure.
     let output = Command::new("timeout")
-        .args(["120", "unshare", "-Urn", "sh", "-c", &script])
+        .args(["300", "unshare", "-Urn", "sh", "-c", &script])
         .env("OARLOCK", OARLOCK)
         .env_remove("OARLOCK_HOSTD")
         // A service that is started here leaves no file.

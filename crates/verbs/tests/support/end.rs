@@ -102,4 +102,4 @@ pub fn waiting_event(context: &Context) -> Option<AsyncEvent> {
     std::iter::from_fn(|| events.try_next()).find(|event| !matches!(event, AsyncEvent::CommEst(_)))
 }
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(300);
