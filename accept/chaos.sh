@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 export OARLOCK_SEED=${OARLOCK_SEED:-$((RANDOM * 32768 + RANDOM))} MARGIN_KIB=2048 KEPT_KIB=4608
 "$OARLOCK" host --grace 300 >"$work/host.out" 2>"$work/host.err" & host=$!; children+=($host)
-within 10 "$OARLOCK" ps >/dev/null 2>&1 || fail "the service does not answer"
+within 120 "$OARLOCK" ps >/dev/null 2>&1 || fail "the service does not answer"
 python3 - "$work" "$host" >"$work/chaos.out" 2>"$work/chaos.err" <<'P' || fail "seed $OARLOCK_SEED"
 import json, os, random, signal, subprocess, sys, time
 
@@ -44,13 +44,13 @@ class Process:
         assert self.p.wait() == -signal.SIGKILL, "it ended by itself before it was killed"
     def end(self):
         self.p.terminate()
-        status = self.p.wait(timeout=30)
+        status = self.p.wait(timeout=120)
         assert status == 0, f"a process ended with {status}: {open(self.err.name).read()[-500:]}"
         return json.load(open(self.out.name))
 
 def server():
     s = Process("server")
-    until("the server listens", 20, lambda: s.said("listening") or s.p.poll() is not None)
+    until("the server listens", 120, lambda: s.said("listening") or s.p.poll() is not None)
     assert s.p.poll() is None, open(s.err.name).read()
     return s
 def client():
@@ -67,20 +67,20 @@ def finish(the_server, clients):
     for d in done:
         assert d["ok"] and d["up"] == EACH and d["messages"] > 0 and d["mismatches"] == 0, d
     the_server.end()
-    until("nothing is left", 20, nothing_left)
-    until(f"{at_start[0]} descriptors, as at the start", 20, lambda: figures()[0] <= at_start[0])
+    until("nothing is left", 120, nothing_left)
+    until(f"{at_start[0]} descriptors, as at the start", 120, lambda: figures()[0] <= at_start[0])
     return sum(d["messages"] for d in done)
 
 at_start = figures()
 began = time.monotonic()
 s, clients = server(), [client() for _ in range(CLIENTS)]
-until("all connections are up", 30, all_up)
+until("all connections are up", 120, all_up)
 set_up = time.monotonic() - began
 finish(s, clients)
 quiet = figures()
 
 s, clients = server(), [client() for _ in range(CLIENTS)]
-until("all connections are up", 30, all_up)
+until("all connections are up", 120, all_up)
 full = figures()
 kill_server_after = rng.randrange(KILLS)
 for kill in range(KILLS):
@@ -93,7 +93,7 @@ for kill in range(KILLS):
         s.kill()
         time.sleep(rng.uniform(0.0, 0.5))
         s = server()
-until("all connections are up again", 60, all_up)
+until("all connections are up again", 120, all_up)
 recovered = time.monotonic() - began
 messages = finish(s, clients)
 at_end = figures()

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need tshark dumpcap
 dumpcap -i lo -q -P -s 128 -f 'udp port 4791' -w "$work/wire.pcap" 2>"$work/dumpcap.err" & dump=$!; children+=($dump)
-within 10 test -s "$work/wire.pcap" || fail "dumpcap did not start"
+within 120 test -s "$work/wire.pcap" || fail "dumpcap did not start"
 "$OARLOCK" demo >"$work/demo.out" 2>"$work/demo.err" || fail "demo exited with $?"
 [ "$(tail -n 1 "$work/demo.out")" = 'summary: connections=100/100 messages=2000/2000 migrations=200 events_lost=0 mismatches=0' ] \
   || fail "summary line: $(tail -n 1 "$work/demo.out")"

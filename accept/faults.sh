@@ -6,7 +6,7 @@ ping_pair() { # ADDRESS NAME, with the faults in the environment of the client o
   local addr=$1 name=$2
   env -u OARLOCK_FAULT -u OARLOCK_FAULT_RECORD -u OARLOCK_FAULT_REPLAY "$OARLOCK" ping -s -a "$addr" -V >"$work/server.out" 2>"$work/server.err" &
   local server=$!; children+=($server)
-  within 10 grep -qs 'listening' "$work/server.err" "$work/server.out" || fail "$name: the server does not listen"
+  within 120 grep -qs 'listening' "$work/server.err" "$work/server.out" || fail "$name: the server does not listen"
   "$OARLOCK" ping -c -a "$addr" -C 200 -S 20000 -V --json >"$work/$name.json" 2>"$work/$name.err" || fail "$name: the client exited with $?"
   ended "$server"; [ "$s" = 0 ] || fail "$name: the server exited with $s"
   python3 - "$work/$name.json" <<'P' || fail "$name: $(cat "$work/$name.json")"

@@ -25,11 +25,11 @@ cell() {
   local name=$1 first=$2 there=$3; shift 3
   cell_name=$name; rm -f "$work/host.out" "$work/guest.out"
   if [ "$first" = host ]; then
-    timeout 60 "$@" >"$work/host.out" 2>&1 & host=$!
+    timeout 120 "$@" >"$work/host.out" 2>&1 & host=$!
     sleep 1.5; in_guest "$there"
   else
     in_guest "$there"; sleep 2.5
-    timeout 60 "$@" >"$work/host.out" 2>&1 & host=$!
+    timeout 120 "$@" >"$work/host.out" 2>&1 & host=$!
   fi
   ended "$host"; local ours=$s
   guest_done "$command"; cp "$share/$command.out" "$work/guest.out" 2>/dev/null || true
@@ -44,7 +44,7 @@ run_cells() {
   rig_up "$1"
   gcc -O1 -o "$share/peer" "$here/lab/peer.c" -libverbs 2>"$work/gcc.err" || fail 'lab/peer.c does not compile (libibverbs-dev is needed)'
   "$OARLOCK" host --grace 300 >"$work/host-service.log" 2>&1 & children+=($!)
-  within 10 "$OARLOCK" ps >/dev/null 2>&1 || fail 'no service'
+  within 120 "$OARLOCK" ps >/dev/null 2>&1 || fail 'no service'
   for v in 4 6; do
     if [ $v = 4 ]; then h=$h4 g=$g4; guest_gid 0000:0000:0000:0000:0000:ffff:0a63:0002
     else h=$h6 g=$g6; guest_gid fd99:0000:0000:0000:0000:0000:0000:0002; fi

@@ -59,7 +59,7 @@ cmatose_pair() {
   local addr=$1 args='-c 100 -C 10 -S 4096 -m' server side; shift
   rm -f "$work"/server.* "$work"/client.* # what an earlier server said must not pass for this one's
   "$@" "$OARLOCK" cmatose $args >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
-  within 10 grep -qs 'listening' "$work/server.out" || fail "$addr: the server does not listen"
+  within 120 grep -qs 'listening' "$work/server.out" || fail "$addr: the server does not listen"
   "$OARLOCK" cmatose -s "$addr" $args >"$work/client.out" 2>"$work/client.err" || fail "$addr: client exited with $?"
   ended "$server"; [ "$s" = 0 ] || fail "$addr: server exited with $s"
   for side in server client; do

@@ -3,7 +3,7 @@
 # another program's server is left with a sentence; the end by a signal; nothing is left.
 . "$(dirname "$0")/lib.sh"
 "$OARLOCK" ping -s -P -V --json >"$work/server.json" 2>"$work/server.err" & server=$!; children+=($server)
-within 10 grep -qs 'listening' "$work/server.err" || fail "the server does not listen"
+within 120 grep -qs 'listening' "$work/server.err" || fail "the server does not listen"
 total=0
 for size in 1 64 4096 65536 1048576; do
   "$OARLOCK" ping -c -a 127.0.0.1 -C 20 -S $size -V >"$work/client.out" 2>"$work/client.err" || fail "$size bytes: client exited with $?"
@@ -29,12 +29,12 @@ for n in range(1, 7):
 P
 # A client without a number, ended by Ctrl-C, sums up.
 "$OARLOCK" ping -c -a ::1 -v >"$work/endless.out" 2>"$work/endless.err" & endless=$!; children+=($endless)
-within 10 grep -qs '^ping 9: ' "$work/endless.out" || fail "the endless client gets no replies"
+within 120 grep -qs '^ping 9: ' "$work/endless.out" || fail "the endless client gets no replies"
 kill -INT "$endless"; ended "$endless"; [ "$s" = 0 ] || fail "the endless client exited with $s"
 expect "$work/endless.out" ' 0 lost, 0 wrong'
 # A client killed is a client that ended.
 "$OARLOCK" ping -c -a 127.0.0.1 -v >"$work/killed.out" 2>&1 & killed=$!; children+=($killed)
-within 10 grep -qs '^ping 9: ' "$work/killed.out" || fail "the client to be killed gets no replies"
+within 120 grep -qs '^ping 9: ' "$work/killed.out" || fail "the client to be killed gets no replies"
 kill -9 "$killed"; wait "$killed" 2>/dev/null || true
 within 10 sh -c "[ \$(grep -c ': ended, messages' '$work/server.err') = 13 ]" || fail "the server has not seen the end of 13 clients"
 kill -TERM "$server"; ended "$server"; [ "$s" = 0 ] || fail "the server exited with $s"
@@ -46,13 +46,13 @@ assert c["answered"] > int(sys.argv[2]), c
 P
 # Another program's server is left with a sentence.
 "$OARLOCK" cmatose -p 7001 >"$work/other.out" 2>"$work/other.err" & other=$!; children+=($other)
-within 10 grep -qs 'listening' "$work/other.out" || fail "cmatose does not listen"
-s=0; timeout 20 "$OARLOCK" ping -c -a 127.0.0.1 -p 7001 >"$work/left.out" 2>"$work/left.err" || s=$?
+within 120 grep -qs 'listening' "$work/other.out" || fail "cmatose does not listen"
+s=0; timeout 120 "$OARLOCK" ping -c -a 127.0.0.1 -p 7001 >"$work/left.out" 2>"$work/left.err" || s=$?
 [ "$s" = 1 ] || fail "the client of a foreign server exited with $s"
 expect "$work/left.err" '^error: .*other side is another program|.*local length error'
-within 10 gone "$other" || fail "the foreign server still waits"
-s=0; timeout 20 "$OARLOCK" ping -c -a 127.0.0.1 -p 7002 >"$work/nobody.out" 2>"$work/nobody.err" || s=$?
+within 120 gone "$other" || fail "the foreign server still waits"
+s=0; timeout 120 "$OARLOCK" ping -c -a 127.0.0.1 -p 7002 >"$work/nobody.out" 2>"$work/nobody.err" || s=$?
 [ "$s" = 1 ] || fail "the client of nobody exited with $s"
 expect "$work/nobody.err" '^error: .*invalid service ID \(8\)'
-within 5 nothing_left || fail "something is left: $(cat "$work/ps.json")"
+within 120 nothing_left || fail "something is left: $(cat "$work/ps.json")"
 pass "$total messages of 1 to 1048576 bytes compared on both sides, 6 clients at once, a foreign server left, nothing left"

@@ -15,7 +15,7 @@ within 10 sh -c 'grep -q " 00000000000000000000000000000000:12B7 " /proc/net/udp
 one_sentence "$work/port.err" '4791'
 kill "$holder"; wait "$holder" 2>/dev/null || true
 "$OARLOCK" host --grace 60 >"$work/host.out" 2>"$work/host.err" & host=$!; children+=($host)
-within 10 "$OARLOCK" ps >/dev/null 2>&1 || fail "the service does not answer"
+within 120 "$OARLOCK" ps >/dev/null 2>&1 || fail "the service does not answer"
 ! "$OARLOCK" host >"$work/lock.out" 2>"$work/lock.err" || fail "a second service started"
 one_sentence "$work/lock.err" 'already'
 kill "$host"; wait "$host" 2>/dev/null || true

@@ -2,16 +2,16 @@
 # The service killed (-9) in the middle: both programs get device-fatal and end with a clear error; a new service starts at once.
 . "$(dirname "$0")/lib.sh"
 "$OARLOCK" host --grace 60 >"$work/host.out" 2>"$work/host.err" & host=$!; children+=($host)
-within 10 "$OARLOCK" ps >/dev/null 2>&1 || fail "the service does not answer"
+within 120 "$OARLOCK" ps >/dev/null 2>&1 || fail "the service does not answer"
 "$OARLOCK" cmatose -c 20 -C 1000000 -S 4096 >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
-within 10 grep -q 'listening' "$work/server.out" || fail "the server does not listen"
+within 120 grep -q 'listening' "$work/server.out" || fail "the server does not listen"
 "$OARLOCK" cmatose -s 127.0.0.1 -c 20 -C 1000000 -S 4096 >"$work/client.out" 2>"$work/client.err" & client=$!; children+=($client)
-within 20 grep -q 'initiating data transfers' "$work/client.out" || fail "the client does not transfer"
+within 120 grep -q 'initiating data transfers' "$work/client.out" || fail "the client does not transfer"
 sleep 0.3
 kill -9 "$host"; wait "$host" 2>/dev/null || true
 for p in server client; do
   pid=${!p}
-  within 10 gone "$pid" || fail "$p did not end"
+  within 120 gone "$pid" || fail "$p did not end"
   ended "$pid"; [ "$s" = 1 ] || fail "$p exited with $s, not 1"
   cat "$work/$p.out" "$work/$p.err" >"$work/$p.all.out"
   expect "$work/$p.all.out" 'device fatal'

@@ -3,6 +3,6 @@
 . "$(dirname "$0")/lib.sh"
 for addr in 127.0.0.1 ::1; do
   cmatose_pair "$addr"
-  within 5 nothing_left || fail "$addr: something is left: $(cat "$work/ps.json")"
+  within 120 nothing_left || fail "$addr: something is left: $(cat "$work/ps.json")"
 done
 pass "100 connections, 10 messages of 4096 bytes each way, migrated, over 127.0.0.1 and ::1"
