@@ -247,7 +247,7 @@ mod tests {
     /// A count without its event, as between the two halves of `read` of another thread.
     #[test]
     fn an_event_that_was_removed_meanwhile_is_waited_for_again() {
-        let queue = EventQueue::new().expect("eventfd");
+        let queue = EventQueue::<u32>::new().expect("eventfd");
         rustix::fs::fcntl_setfl(&queue, OFlags::NONBLOCK).expect("fcntl");
         queue.count_up();
         let nothing = queue.read(|_| ()).expect_err("nothing queued");
