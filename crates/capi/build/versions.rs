@@ -1,65 +1,16 @@
-//! Gives the shared object its symbol versions: makes the linker's version script of `symbols.txt`, and has the object linked
-//! by GNU ld through a small script, because rustc hands the linker a version script of its own, without versions, and the two
-//! cannot be mixed.
+//! The linker's version script and the names with a version of their own, made of `symbols.txt`.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fmt::Write as _;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 
-/// The soname: what a program that is linked with the shared object itself would ask for.
-const SONAME: &str = "liboarlock_capi.so";
-
-fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=symbols.txt");
-    println!("cargo::rerun-if-env-changed=PATH");
-    println!("cargo::rerun-if-env-changed=OARLOCK_LD_BFD");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let symbols =
-        symbols(&fs::read_to_string("symbols.txt").expect("symbols.txt is beside build.rs"));
-
-    write(&out.join("private.s"), &private_aliases(&symbols));
-    write(&out.join("old.s"), &old_aliases(&symbols));
-    let map = out.join("versions.map");
-    write(&map, &version_script(&symbols));
-    let Some(linker) = gnu_ld() else {
-        // A build that only needs the Rust half goes on; the shared object itself is refused where it is linked.
-        println!(
-            "cargo::warning=liboarlock_capi.so needs GNU ld (the program ld.bfd of binutils), which is not in PATH; \
-             install binutils or name it in OARLOCK_LD_BFD"
-        );
-        println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
-        return;
-    };
-    let shim = out.join("ld.bfd");
-    write(&shim, &linker_script(&linker, &map));
-    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755))
-        .expect("the linker's script can be made executable");
-    for argument in [
-        format!("-B{}", out.display()),
-        "-fuse-ld=bfd".to_owned(),
-        format!("-Wl,-soname,{SONAME}"),
-        format!("-Wl,--version-script={}", map.display()),
-        // A program's own function of the name of one of ours must not come between two of ours.
-        "-Wl,-Bsymbolic".to_owned(),
-        // The engine's thread and the places of threads outlive a dlclose.
-        "-Wl,-z,nodelete".to_owned(),
-    ] {
-        println!("cargo::rustc-cdylib-link-arg={argument}");
-    }
-}
-
-struct Symbol {
+pub(super) struct Symbol {
     name: String,
     node: String,
     /// Two versions of one name: this one is only for programs that ask for it.
     old: bool,
 }
 
-fn symbols(text: &str) -> Vec<Symbol> {
+pub(super) fn symbols(text: &str) -> Vec<Symbol> {
     text.lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(|line| {
@@ -79,7 +30,7 @@ fn symbols(text: &str) -> Vec<Symbol> {
 
 /// The nodes in the order of the file, each the heir of the one before it of the same library. What no node names is hidden,
 /// and it is the first node that says so: no name of it has an old version, which this would hide as well.
-fn version_script(symbols: &[Symbol]) -> String {
+pub(super) fn version_script(symbols: &[Symbol]) -> String {
     let mut nodes: Vec<&str> = Vec::new();
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for symbol in symbols {
@@ -125,7 +76,7 @@ fn is_private(node: &str) -> bool {
 }
 
 /// One function stands for many names of the private nodes: `src/private.rs` has them, and this is assembled beside it.
-fn private_aliases(symbols: &[Symbol]) -> String {
+pub(super) fn private_aliases(symbols: &[Symbol]) -> String {
     aliases(
         symbols.iter().filter(|symbol| is_private(&symbol.node)),
         |name| match name {
@@ -148,7 +99,7 @@ fn private_aliases(symbols: &[Symbol]) -> String {
 }
 
 /// The same for the interface of 2006, in `src/compat.rs`.
-fn old_aliases(symbols: &[Symbol]) -> String {
+pub(super) fn old_aliases(symbols: &[Symbol]) -> String {
     aliases(
         symbols
             .iter()
@@ -185,37 +136,4 @@ fn aliases<'a>(
         .expect("a string takes text");
     }
     text
-}
-
-/// The path of GNU ld, by its name that says which linker it is.
-fn gnu_ld() -> Option<PathBuf> {
-    if let Some(named) = env::var_os("OARLOCK_LD_BFD") {
-        return Some(named.into());
-    }
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|folder| folder.join("ld.bfd"))
-        .find(|program| program.is_file())
-}
-
-/// What gcc and clang run as `ld.bfd`: GNU ld, without rustc's version script.
-fn linker_script(linker: &Path, map: &Path) -> String {
-    format!(
-        r#"#!/bin/sh
-for argument do
-  shift
-  case $argument in
-    '--version-script={map}') set -- "$@" "$argument" ;;
-    --version-script=* | --no-undefined-version) ;;
-    *) set -- "$@" "$argument" ;;
-  esac
-done
-exec '{linker}' "$@"
-"#,
-        map = map.display(),
-        linker = linker.display(),
-    )
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
