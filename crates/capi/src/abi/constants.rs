@@ -239,6 +239,20 @@ pub(crate) const IBV_QP_INIT_ATTR_IND_TABLE: ibv_qp_init_attr_mask = 16;
 pub(crate) const IBV_QP_INIT_ATTR_RX_HASH: ibv_qp_init_attr_mask = 32;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: ibv_qp_init_attr_mask = 64;
 
+pub(crate) type ibv_qp_create_send_ops_flags = u64;
+pub(crate) const IBV_QP_EX_WITH_RDMA_WRITE: ibv_qp_create_send_ops_flags = 1;
+pub(crate) const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: ibv_qp_create_send_ops_flags = 2;
+pub(crate) const IBV_QP_EX_WITH_SEND: ibv_qp_create_send_ops_flags = 4;
+pub(crate) const IBV_QP_EX_WITH_SEND_WITH_IMM: ibv_qp_create_send_ops_flags = 8;
+pub(crate) const IBV_QP_EX_WITH_RDMA_READ: ibv_qp_create_send_ops_flags = 16;
+pub(crate) const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: ibv_qp_create_send_ops_flags = 32;
+pub(crate) const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: ibv_qp_create_send_ops_flags = 64;
+pub(crate) const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = 128;
+pub(crate) const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
+pub(crate) const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
+pub(crate) const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = 1024;
+pub(crate) const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = 4096;
+
 pub(crate) type ibv_qp_open_attr_mask = c_uint;
 pub(crate) const IBV_QP_OPEN_ATTR_NUM: ibv_qp_open_attr_mask = 1;
 pub(crate) const IBV_QP_OPEN_ATTR_XRCD: ibv_qp_open_attr_mask = 2;
