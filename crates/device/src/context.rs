@@ -1,6 +1,5 @@
 //! An opened device: its description, its tables of memory regions, its events.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -217,22 +216,16 @@ impl Context {
         self.events.pop_wait(timeout)
     }
 
-    /// The next asynchronous event, waited for as read(2) of [`async_fd`](Self::async_fd) waits: whether it blocks, and what
-    /// a signal does, is as the program has set it up. `taken` sees the event before any other thread can find it gone, as
-    /// who destroys an object and then waits for its acknowledgements must; it calls nothing of the device.
-    ///
-    /// # Errors
-    /// `EAGAIN`: the descriptor is non-blocking and nothing is queued. `EINTR`: a signal. `EPERM`: this process is a forked
-    /// child of the one that the context belongs to.
+    /// The next asynchronous event, for who has read(2) 8 bytes from [`async_fd`](Self::async_fd) and so waited for it as the
+    /// program has set it up (`O_NONBLOCK`, `SA_RESTART`); `None` if the event has gone in between: read again. `taken` sees
+    /// the event before any other thread can find it gone, as who destroys an object and then waits for its
+    /// acknowledgements must; it calls nothing of the device.
     ///
     /// # Blocking
-    /// Until an event is queued.
+    /// Never.
     #[doc(alias = "ibv_get_async_event")]
-    pub fn read_async_event(&self, taken: impl Fn(&AsyncEvent)) -> io::Result<AsyncEvent> {
-        if self.endpoint.core().is_forked() {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
-        }
-        self.events.read(taken)
+    pub fn take_async_event(&self, taken: impl FnOnce(&AsyncEvent)) -> Option<AsyncEvent> {
+        self.events.take_counted(taken)
     }
 
     /// Readable while asynchronous events are queued.

@@ -1,7 +1,6 @@
 //! A queue of events with a descriptor that is readable exactly while events are queued.
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -97,19 +96,12 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// The next event, waited for as read(2) of the descriptor waits: `EAGAIN` if the program has made it non-blocking and
-    /// nothing is queued, `EINTR` after a signal whose handler was installed without `SA_RESTART`. `taken` is called with
-    /// the queue locked: who removes events afterwards ([`retain`](Self::retain)) finds what it has done.
-    pub(crate) fn read(&self, taken: impl Fn(&T)) -> io::Result<T> {
-        loop {
-            rustix::io::read(&self.fd, &mut [0; 8])?;
-            // One event has been counted down and is still queued, unless it was removed or taken in between.
-            let mut events = lock(&self.events);
-            if let Some(event) = events.pop_front() {
-                taken(&event);
-                return Ok(event);
-            }
-        }
+    /// The next event, for who has read the descriptor and so counted it down; `None` if what was counted has been removed
+    /// or taken in between, and the descriptor is to be read again. `taken` is called with the queue locked: who removes
+    /// events afterwards ([`retain`](Self::retain)) finds what it has done.
+    pub(crate) fn take_counted(&self, taken: impl FnOnce(&T)) -> Option<T> {
+        let mut events = lock(&self.events);
+        events.pop_front().inspect(taken)
     }
 
     fn count_up(&self) {
@@ -122,7 +114,7 @@ impl<T> EventQueue<T> {
             &mut [PollFd::new(&self.fd, PollFlags::IN)],
             Some(Duration::ZERO),
         );
-        // The count is short if somebody has read the descriptor, the program or `read`; then a read would block for ever.
+        // The count is short if somebody has read the descriptor (see `take_counted`); then a read would block for ever.
         if readable.is_ok_and(|ready| ready > 0) {
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);
         }
@@ -220,38 +212,56 @@ mod tests {
         assert!(matches!(queue.pop_wait(None), Ok(Some(1))));
     }
 
+    /// Reads the descriptor as a C library does.
+    fn read(queue: &EventQueue<u32>) -> Result<Option<u32>, Errno> {
+        rustix::io::read(queue, &mut [0; 8])?;
+        Ok(queue.take_counted(|_| ()))
+    }
+
     #[test]
-    fn reading_waits_as_the_descriptor_does_and_keeps_the_count() {
+    fn an_event_that_was_read_is_counted_once() {
         let queue = EventQueue::new().expect("eventfd");
+        rustix::fs::fcntl_setfl(&queue, OFlags::NONBLOCK).expect("fcntl");
         for event in 1..=3 {
             queue.push(event);
         }
-        assert_eq!(queue.read(|_| ()).expect("queued"), 1);
+        assert_eq!(read(&queue), Ok(Some(1)));
         assert_eq!(queue.try_pop(), Some(2));
         queue.push(4);
         queue.retain(|event| *event != 3);
-        assert_eq!(queue.read(|_| ()).expect("queued"), 4);
+        assert_eq!(read(&queue), Ok(Some(4)));
         assert!(!is_readable(&queue));
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| queue.read(|_| ()));
-            queue.push(5);
-            assert_eq!(reader.join().expect("no panic").expect("pushed"), 5);
-        });
-        rustix::fs::fcntl_setfl(&queue, OFlags::NONBLOCK).expect("fcntl");
-        let nothing = queue.read(|_| ()).expect_err("nothing queued");
-        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
-        queue.push(6);
-        assert_eq!(queue.read(|_| ()).expect("queued"), 6);
+        assert_eq!(read(&queue), Err(Errno::AGAIN));
     }
 
-    /// A count without its event, as between the two halves of `read` of another thread.
+    /// What happens between the two halves is of other threads.
     #[test]
-    fn an_event_that_was_removed_meanwhile_is_waited_for_again() {
+    fn an_event_that_goes_while_it_is_read_is_none() {
         let queue = EventQueue::<u32>::new().expect("eventfd");
         rustix::fs::fcntl_setfl(&queue, OFlags::NONBLOCK).expect("fcntl");
-        queue.count_up();
-        let nothing = queue.read(|_| ()).expect_err("nothing queued");
-        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        let removals: [fn(&EventQueue<u32>); 2] = [
+            |queue| queue.retain(|_| false),
+            |queue| assert_eq!(queue.try_pop(), Some(1)),
+        ];
+        for remove in removals {
+            queue.push(1);
+            rustix::io::read(&queue, &mut [0; 8]).expect("counted");
+            remove(&queue);
+            assert_eq!(queue.take_counted(|_| ()), None);
+            assert!(!is_readable(&queue));
+            queue.push(2);
+            assert_eq!(read(&queue), Ok(Some(2)), "the count is right again");
+        }
+    }
+
+    #[test]
+    fn who_removes_events_finds_what_was_taken() {
+        let queue = EventQueue::new().expect("eventfd");
+        queue.push(7);
+        rustix::io::read(&queue, &mut [0; 8]).expect("counted");
+        let mut seen = None;
+        assert_eq!(queue.take_counted(|event| seen = Some(*event)), Some(7));
+        assert_eq!(seen, Some(7));
     }
 
     #[test]

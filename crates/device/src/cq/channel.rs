@@ -1,6 +1,5 @@
 //! Completion channels and the events on them.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,22 +44,15 @@ impl CompChannel {
         Ok(self.events.pop_wait(timeout)?.map(CqEvent::new))
     }
 
-    /// The next event, waited for as read(2) of the descriptor waits: whether it blocks, and what a signal does, is as the
-    /// program has set it up.
-    ///
-    /// # Errors
-    /// `EAGAIN`: the descriptor is non-blocking and nothing is queued. `EINTR`: a signal. `EPERM`: this process is a forked
-    /// child of the one that the channel belongs to.
+    /// The next event, for who has read(2) 8 bytes from the descriptor and so waited for it as the program has set it up
+    /// (`O_NONBLOCK`, `SA_RESTART`); `None` if the event has gone in between: read again.
     ///
     /// # Blocking
-    /// Until an event is queued.
+    /// Never.
     #[doc(alias = "ibv_get_cq_event")]
-    pub fn read_event(&self) -> io::Result<CqEvent> {
-        if self.context.endpoint().core().is_forked() {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
-        }
-        let cq = self.events.read(|cq| cq.event_taken())?;
-        Ok(CqEvent {
+    pub fn take_event(&self) -> Option<CqEvent> {
+        let cq = self.events.take_counted(|cq| cq.event_taken())?;
+        Some(CqEvent {
             cq,
             is_counted_by_program: false,
         })
