@@ -1,7 +1,8 @@
 //! The list of devices.
 
 use std::cell::UnsafeCell;
-use std::ffi::c_char;
+use std::env;
+use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,8 +10,9 @@ use oarlock_device::DeviceInfo;
 use oarlock_wire::Guid;
 
 use super::context::Context;
+use super::sysfs;
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
-use crate::errno::{Refused, Result};
+use crate::errno::{self, Refused, Result};
 use crate::process::{self, Process};
 
 /// A device as C sees it. One that C has once been told of keeps its address while this library is loaded: programs compare.
@@ -32,7 +34,7 @@ static KNOWN: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
 impl Device {
     fn new(info: &DeviceInfo) -> Self {
-        let index = info.index;
+        let (index, root) = (info.index, sysfs::root());
         let public = ibv_device {
             // SAFETY: two optional functions, which no header calls.
             _ops: unsafe { std::mem::zeroed() },
@@ -40,8 +42,8 @@ impl Device {
             transport_type: IBV_TRANSPORT_IB,
             name: text(&info.name),
             dev_name: text(&format!("uverbs{index}")),
-            dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{index}")),
-            ibdev_path: text(&format!("/sys/class/infiniband/{}", info.name)),
+            dev_path: text(&format!("{root}/class/infiniband_verbs/uverbs{index}")),
+            ibdev_path: text(&format!("{root}/class/infiniband/{}", info.name)),
         };
         Self {
             abi: UnsafeCell::new(public),
@@ -111,6 +113,78 @@ pub(crate) fn list(process: &Process) -> Result<Vec<(Arc<Device>, DeviceInfo, bo
     Ok(devices.into_iter().map(known).collect())
 }
 
+/// Those that a program finds: the one that `OARLOCK_DEVICE` names, if it is set.
+fn shown() -> Result<Vec<Arc<Device>>> {
+    let mut devices: Vec<_> = list(&process::current()?)?
+        .into_iter()
+        .map(|(device, ..)| device)
+        .collect();
+    let wanted = env::var_os(VARIABLE).filter(|name| !name.is_empty());
+    if let Some(wanted) = wanted {
+        let names: Vec<_> = devices.iter().map(|device| device.name.clone()).collect();
+        devices.retain(|device| wanted == *device.name);
+        if devices.is_empty() {
+            tracing::error!(
+                "{VARIABLE}={}: there is no such device on this host ({})",
+                wanted.display(),
+                names.join(", ")
+            );
+        }
+    }
+    Ok(devices)
+}
+
+/// `ibv_get_device_list`: the devices of this host, in its order; null with `errno` if there is no host to be had.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
+    let listed = shown().map(|devices| {
+        let pointers = devices.iter().map(|device| device.as_ptr());
+        let list: Box<[_]> = pointers.chain([ptr::null_mut()]).collect();
+        (devices.len(), Box::into_raw(list).cast())
+    });
+    if !num.is_null() {
+        let count = listed.as_ref().map_or(0, |(count, _)| *count);
+        // SAFETY: the caller's promise.
+        unsafe { num.write(c_int::try_from(count).unwrap_or(c_int::MAX)) };
+    }
+    errno::object("ibv_get_device_list", listed.map(|(_, list)| list))
+}
+
+/// `ibv_free_device_list`: the list; the devices stay.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    let mut len = 1;
+    // SAFETY: the caller's promise: it is a list of `ibv_get_device_list`, which ends with a null pointer.
+    unsafe {
+        while !(*list.add(len - 1)).is_null() {
+            len += 1;
+        }
+        drop(Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)));
+    }
+}
+
+/// `ibv_get_device_name`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the caller's promise. No reference is made to what is C's.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// `ibv_get_device_guid`: in the order of the network.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { Device::of(device) }.guid.get().to_be()
+}
+
+/// `ibv_get_device_index`: the device's number on this host.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: the caller's promise.
+    let index = unsafe { Device::of(device) }.index;
+    c_int::try_from(index).unwrap_or(-1)
+}
+
 /// A text in a field of C: cut where it is too long, with a zero at its end.
 fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
     let mut field = [0; LEN];
@@ -119,3 +193,6 @@ fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
     }
     field
 }
+
+/// Names the only device that programs find.
+const VARIABLE: &str = "OARLOCK_DEVICE";
