@@ -111,6 +111,16 @@ pub enum Error {
         source: io::Error,
     },
 
+    // Traces.
+    /// The environment asks for a trace that cannot be written.
+    #[error("cannot trace to {}, which OARLOCK_TRACE names: {sentence}", path.display())]
+    TraceFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        sentence: String,
+    },
+
     // The system.
     /// UDP port 4791 cannot be had.
     #[error(transparent)]

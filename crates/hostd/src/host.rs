@@ -1,5 +1,6 @@
 //! The client of a host service.
 
+mod captures;
 mod channel;
 mod connection;
 mod faults;
@@ -7,11 +8,13 @@ mod feed;
 mod start;
 mod statistics;
 
+pub use captures::{HostCapture, TRACE_VARIABLE};
 pub use channel::{ClientChannel, Wake};
 pub use faults::{FAULT_RECORD_VARIABLE, FAULT_REPLAY_VARIABLE, FAULT_VARIABLE, Injection};
 
 use crate::Error;
 use crate::service::{self, ServiceConfig, ServiceThread};
+use captures::Captured;
 use connection::Connection;
 use faults::Injected;
 use feed::Feed;
@@ -73,6 +76,7 @@ struct Inner {
     thread: Mutex<Option<ServiceThread>>,
     injected: Mutex<Injected>,
     feed: Mutex<Option<Feed>>,
+    captured: Mutex<Captured>,
     /// Where the service reads this program's counters.
     statistics: Mutex<Option<OwnedFd>>,
 }
@@ -187,12 +191,14 @@ impl Host {
             thread: Mutex::new(thread),
             injected: Mutex::default(),
             feed: Mutex::default(),
+            captured: Mutex::default(),
             statistics: Mutex::default(),
         };
         let host = Self {
             inner: Arc::new(inner),
         };
         host.inject_from_environment()?;
+        host.capture_from_environment()?;
         Ok(host)
     }
 
@@ -321,6 +327,7 @@ impl Host {
         let port = port.and_then(|port| {
             self.share_statistics();
             self.inject_into(&port)?;
+            self.tap_into(&port);
             Ok(port)
         });
         if port.is_err() {

@@ -38,6 +38,13 @@
 //! | `OARLOCK_FAULT_RECORD` | a file for a line about every fault that strikes; `%p` in its name is the process's number |
 //! | `OARLOCK_FAULT_REPLAY` | such a file: exactly its faults strike again; not together with `OARLOCK_FAULT` |
 //!
+//! # Captures
+//! [`Host::capture_host`] captures the packets of all programs of a service in pcapng, [`Host::capture`] those of one program;
+//! the variable `OARLOCK_TRACE` names a file for the latter, with `%p` for the process's number, and is looked at whenever a host is
+//! opened. Without `%p` programs append to one file. The service adds a program to the file as an interface and passes the descriptor; the program
+//! writes its packets itself, whole blocks at a time, at the place where they leave and arrive. The file is a regular one, so
+//! that writing to it waits for nobody. When it cannot grow the capture ends, and nothing else.
+//!
 //! # What devices do
 //! [`Host::take_changes`] tells of devices that go and come, of links that fail, of GID tables that change; the service sends
 //! it on a socket of its own and waits for no reader. [`Host::statistics`] has the counters of all programs by device; each
@@ -62,9 +69,9 @@
 //! [`Error::Forked`], and the parent's sockets are let go in the child.
 //!
 //! # Files
-//! `host.rs` the client; `host/` how it comes by a service, its channels, its faults, what it hears of devices and what it
+//! `host.rs` the client; `host/` how it comes by a service, its channels, its faults and captures, what it hears of devices and what it
 //! tells of itself. `service.rs` the service, `service/` its parts: the loop, who is let in, clients and their requests,
-//! channels' pipes, QP1, devices and what changes about them, statistics. `log.rs` the file that a started service logs to.
+//! channels' pipes, QP1, captures, devices and what changes about them, statistics. `log.rs` the file that a started service logs to.
 #![deny(unsafe_code)]
 
 mod address;
@@ -77,12 +84,13 @@ mod sys;
 
 pub use error::Error;
 pub use host::{
-    ClientChannel, FAULT_RECORD_VARIABLE, FAULT_REPLAY_VARIABLE, FAULT_VARIABLE, Host, HostState,
-    Injection, Wake,
+    ClientChannel, FAULT_RECORD_VARIABLE, FAULT_REPLAY_VARIABLE, FAULT_VARIABLE, Host, HostCapture,
+    HostState, Injection, TRACE_VARIABLE, Wake,
 };
 pub use oarlock_port::{MemWire, Port};
 pub use oarlock_ucm::proto::{
-    ClientInfo, DeviceChange, DeviceChangeKind, DeviceCounters, DeviceInfo, Hello, HostInfo,
-    IdInfo, PortInfo, WriteBatch, WriteItem as Call, WriteReply as Reply,
+    CaptureFailure, CaptureState, ClientInfo, DeviceChange, DeviceChangeKind, DeviceCounters,
+    DeviceInfo, Hello, HostInfo, IdInfo, PortInfo, WriteBatch, WriteItem as Call,
+    WriteReply as Reply,
 };
 pub use patience::Patience;

@@ -19,6 +19,7 @@
 //! ```
 
 mod admission;
+mod captures;
 mod changes;
 mod clients;
 mod devices;

@@ -12,7 +12,7 @@ use crate::counters::Counter;
 use crate::fault::{self, Direction, Fate, Held, Injector, Outlet, PortFaults};
 use crate::frame::{Flow, IpFields};
 use crate::group::Groups;
-use crate::pcap::{Capture, Tap};
+use crate::pcap::{Capture, PortTap, Tap, Tapped};
 use crate::{Batch, Counters, MemError, ROCE_PORT, SLOTS};
 use dice::{Dice, Roll};
 use link::Link;
@@ -178,7 +178,12 @@ impl MemPort {
     }
 
     pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
-        self.out.tap.set_with(captures, &self.out.host.addresses());
+        self.out.tap.set(captures, || self.out.own_addresses());
+    }
+
+    pub(crate) fn taps(&self) -> PortTap {
+        let tapped: Arc<dyn Tapped> = self.out.clone();
+        PortTap::new(&tapped)
     }
 
     pub(crate) fn inject(&self, faults: Vec<Arc<fault::Faults>>) -> io::Result<()> {
@@ -202,8 +207,9 @@ impl MemPort {
         }
         let flow = out.flow(av, packet)?;
         let icrc = flow.icrc(0, packet)?;
+        let at = out.tap.moment();
         out.tap
-            .sent(&out.counters, &flow, ip_fields(av, 0), &[packet, &icrc]);
+            .sent(&out.counters, at, &flow, ip_fields(av, 0), &[packet, &icrc]);
         Ok(())
     }
 
@@ -395,7 +401,8 @@ impl MemOutgoing {
 
     fn transmit(&self, flow: Flow, ip: IpFields, datagram: Vec<u8>) {
         self.counters.add(Counter::tx_packets, 1);
-        self.tap.sent(&self.counters, &flow, ip, &[&datagram]);
+        let at = self.tap.moment();
+        self.tap.sent(&self.counters, at, &flow, ip, &[&datagram]);
         let slot = datagram[5];
         let packet = InFlight {
             flow,
@@ -423,6 +430,16 @@ impl MemOutgoing {
         }
         self.counters.set(Counter::rxq_overflow, queue.overflow);
         packet
+    }
+}
+
+impl Tapped for MemOutgoing {
+    fn tap(&self) -> &Tap {
+        &self.tap
+    }
+
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        self.host.addresses()
     }
 }
 

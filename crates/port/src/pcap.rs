@@ -1,11 +1,22 @@
-//! Captures in the classic pcap format: writing packets as on the wire, reading what we or others captured.
+//! Captures: writing packets as on the wire, reading what we or others captured, in the classic pcap format and in pcapng.
+//!
+//! A pcapng file that several processes write has one *interface* for each of them, named after the program, so that a reader knows
+//! whose packet it sees. Interfaces count from the beginning of their section of the file: whoever began the section adds
+//! them and tells each process its number ([`Section`]). Each packet has its time in nanoseconds, and whether its sender or
+//! its receiver captured it.
 
+mod block;
+mod ng;
 mod read;
+mod section;
 mod tap;
 mod write;
 
-pub use read::{Datagram, PcapError, Reader, Record};
-pub(crate) use tap::Tap;
+pub use ng::Interface;
+pub use read::{Datagram, Direction, PcapError, Reader, Record};
+pub use section::Section;
+pub use tap::PortTap;
+pub(crate) use tap::{Tap, Tapped, interface_addresses};
 pub use write::Capture;
 
 /// Link types of packets in a capture (the LINKTYPE registry of tcpdump.org).
@@ -36,5 +47,7 @@ const FILE_HEADER_LEN: usize = 24;
 const RECORD_HEADER_LEN: usize = 16;
 const SNAPLEN: u32 = 262_144;
 
+#[cfg(test)]
+mod ng_tests;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
 //! One slot's endpoint, whatever carries it.
 
 use crate::fault::{Faults, PortFaults};
-use crate::{Batch, Counters, MemPort, UdpPort, pcap::Capture};
+use crate::pcap::{Capture, PortTap};
+use crate::{Batch, Counters, MemPort, UdpPort};
 use oarlock_wire::AddressVector;
 use std::io;
 use std::net::IpAddr;
@@ -179,6 +180,16 @@ impl Port {
         match self {
             Self::Udp(port) => port.set_captures(captures),
             Self::Mem(port) => port.set_captures(captures),
+        }
+    }
+
+    /// A handle by which captures can be attached, beside those of [`set_captures`](Self::set_captures), when the port is in
+    /// other hands.
+    #[must_use]
+    pub fn taps(&self) -> PortTap {
+        match self {
+            Self::Udp(port) => port.taps(),
+            Self::Mem(port) => port.taps(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! The system calls for which there is no safe face: socket options by number, the port's steering program,
-//! `recvmmsg`, the signals of threads, and the fork handler. The only `unsafe` code of this crate.
+//! `recvmmsg`, the signals of threads and of files that grow too long, and the fork handler. The only `unsafe` code of this crate.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper")]
 
+pub(crate) mod file;
 pub mod fork;
 mod receive;
 pub mod thread;

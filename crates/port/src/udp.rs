@@ -18,7 +18,7 @@ use crate::counters::Counter;
 use crate::fault::{Direction, Fate, Faults, Held, Injector, Outlet, PortFaults};
 use crate::frame::{Flow, IpFields};
 use crate::group::{self, Groups};
-use crate::pcap::{Capture, Tap};
+use crate::pcap::{Capture, PortTap, Tap, Tapped, interface_addresses};
 use crate::sys::{Received, dropped, receive_many};
 use crate::{Batch, Counters, ROCE_PORT};
 use forward::Forwarded;
@@ -88,7 +88,12 @@ impl UdpPort {
     }
 
     pub(crate) fn set_captures(&self, captures: Vec<Capture>) {
-        self.out.tap.set(captures);
+        self.out.tap.set(captures, interface_addresses);
+    }
+
+    pub(crate) fn taps(&self) -> PortTap {
+        let tapped: Arc<dyn Tapped> = self.out.clone();
+        PortTap::new(&tapped)
     }
 
     pub(crate) fn inject(&self, faults: Vec<Arc<Faults>>) -> io::Result<()> {
@@ -138,6 +143,7 @@ impl UdpPort {
         let icrc = flow.icrc(0, packet)?;
         self.out.tap.sent(
             &self.out.counters,
+            self.out.tap.moment(),
             &flow,
             ip_fields(av, 0),
             &[packet, &icrc],
@@ -189,6 +195,7 @@ impl UdpPort {
             *icrc = flow.icrc(i as u16, packet)?;
             count += 1;
         }
+        let at = self.out.tap.moment();
         let result = if loopback::carries(av, &flow) {
             run.chunks(segment).try_for_each(|one| {
                 loopback::send(&self.out.senders, self.out.token, av, &flow, &[one])
@@ -197,16 +204,13 @@ impl UdpPort {
             sender.send(av, &flow, &[run], (count > 1).then_some(segment as u16))
         };
         self.out.sent(count, result)?;
-        if self.out.tap.is_on() {
-            for (i, segment) in run.chunks(segment).enumerate() {
-                self.out.tap.sent(
-                    &self.out.counters,
-                    &flow,
-                    ip_fields(av, i as u16),
-                    &[segment],
-                );
-            }
-        }
+        self.out.tap.sent_run(
+            &self.out.counters,
+            at,
+            &flow,
+            ip_fields(av, 0),
+            (run, segment),
+        );
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What the service tells of devices.
+//! What the service tells unasked: of devices, and of the capture of all programs.
 
 use super::Host;
 use crate::Error;
@@ -40,7 +40,9 @@ impl Host {
             .map_err(Error::system("copy the descriptor of the changes"))
     }
 
-    /// The changes of devices since the last call, oldest first. None before [`changes_fd`](Self::changes_fd) was called.
+    /// The changes of devices since the last call, oldest first. None before [`changes_fd`](Self::changes_fd) was called. Also begins and
+    /// ends what a capture of the whole host ([`capture_host`](Self::capture_host)) wants of this program, which comes by the same
+    /// descriptor.
     ///
     /// A program that does not look for long learns how things stand, not everything that happened: of several changes of one kind that the
     /// service could not send, the last is told.
@@ -58,16 +60,24 @@ impl Host {
             return Vec::new();
         };
         let mut all = Vec::new();
+        let mut captures = Vec::new();
         let mut buffer = vec![0; MAX_CHANGE];
         for _ in 0..MAX_MESSAGES {
             match fdpass::receive(&feed.socket, &mut buffer, false) {
                 Ok(message) if message.len > 0 => match Reply::decode(&buffer[..message.len]) {
                     Ok((_, Reply::Changes(changes))) => all.extend(changes),
+                    Ok((_, Reply::Capture(news))) => captures.push((news, message.fds)),
                     // A newer service tells of things that we do not know.
                     other => tracing::debug!(?other, "no change of a device"),
                 },
                 _ => break,
             }
+        }
+        for (news, fds) in captures {
+            self.hear_of_capture(news, fds);
+        }
+        if !all.is_empty() {
+            self.renew_captures();
         }
         all
     }

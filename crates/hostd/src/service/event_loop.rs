@@ -1,6 +1,7 @@
 //! The loop: what is ready, to whom it goes, what comes out.
 
 use super::admission;
+use super::captures::Captures;
 use super::clients::{self, Client, Grant};
 use super::devices::Found;
 use super::ebb::Ebb;
@@ -19,7 +20,7 @@ use oarlock_ucm::{FileId, Owner, Ucm};
 use oarlock_wire::{Psn, Time, earliest};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,7 @@ pub(super) struct Service {
     pub(super) gone_devices: BTreeSet<u32>,
     pub(super) faults: ManagementFaults,
     pub(super) statistics: Statistics,
+    pub(super) captures: Captures,
     pub(super) buffer: Vec<u8>,
     pub(super) counters: ServiceCounters,
 }
@@ -131,6 +133,7 @@ impl Service {
             gone_devices: BTreeSet::new(),
             faults: ManagementFaults::default(),
             statistics: Statistics::default(),
+            captures: Captures::default(),
             buffer: vec![0; MAX_MESSAGE],
             counters: ServiceCounters::default(),
         };
@@ -314,6 +317,7 @@ impl Service {
             self.settle_at = self.network.settle().then(|| now + SETTLE_EVERY);
         }
         self.drain();
+        self.note_capture_trouble();
         if let End::Idle(grace) = self.end
             && self.clients.is_empty()
             && self.idle_since.elapsed() >= grace
@@ -513,32 +517,13 @@ impl Service {
         if self.network.held_slots() > 0 {
             self.settle_at = Some(now + SETTLE_EVERY);
         }
-        let traced = !client.captures.is_empty();
+        let had_traces = !client.captures.is_empty();
         drop(client);
-        if traced {
-            self.set_captures();
-        }
+        self.forget_captures(id, had_traces);
         self.idle_since = Instant::now();
         if self.end == End::WithFirstClient && id == FIRST_CLIENT {
             self.stopping = true;
         }
-    }
-
-    /// Puts the traces of all clients in place; a file that several name is written to once.
-    pub(super) fn set_captures(&self) {
-        let mut files = HashSet::new();
-        let captures = self
-            .clients
-            .values()
-            .flat_map(|client| &client.captures)
-            // A file of which nothing can be learned is taken for one of its own.
-            .filter(|capture| {
-                rustix::fs::fstat(capture)
-                    .map_or(true, |file| files.insert((file.st_dev, file.st_ino)))
-            })
-            .cloned()
-            .collect();
-        self.network.port.set_captures(captures);
     }
 
     /// Looks at the interfaces again if something has changed there.

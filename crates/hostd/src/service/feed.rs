@@ -1,4 +1,5 @@
-//! What a program is told of devices unasked: one message for each change, on a socket pair of its own.
+//! What a program is told unasked, of devices and of the capture of all programs: one message for each change, on a socket
+//! pair of its own.
 //!
 //! Messages are sent with MSG_DONTWAIT, so that no program can block the service. What finds no room waits, one change of
 //! a kind for each device: a program that does not look learns in the end how things stand, not how they came to.
@@ -10,7 +11,7 @@ use oarlock_port::fdpass;
 use oarlock_port::fork::ForkGuard;
 use oarlock_ucm::Owner;
 use oarlock_ucm::proto::{
-    DeviceChange, DeviceChangeKind, DeviceFault, DeviceInfo, NO_ANSWER, Reply,
+    CaptureNews, DeviceChange, DeviceChangeKind, DeviceFault, DeviceInfo, NO_ANSWER, Reply,
 };
 use rustix::event::epoll;
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -22,6 +23,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub(super) struct Feed {
     waiting: VecDeque<DeviceChange>,
+    /// News of the capture of all programs, with its descriptors; only the latest count.
+    capture: Option<(CaptureNews, Vec<OwnedFd>)>,
+    /// The generation of news that the system would not pass.
+    missed_capture: Option<u64>,
     /// Whether the loop waits for room.
     waits_for_room: bool,
     /// Taken off the list before the socket is closed: fields are dropped in this order.
@@ -41,6 +46,8 @@ impl Feed {
         let fork = ForkGuard::new(&ours).map_err(Error::system("watch for forks"))?;
         let feed = Self {
             waiting: VecDeque::new(),
+            capture: None,
+            missed_capture: None,
             waits_for_room: false,
             _fork: fork,
             socket: ours,
@@ -57,8 +64,30 @@ impl Feed {
         self.send_waiting();
     }
 
+    /// Tells where packets are to be captured, or that they are no longer.
+    pub(super) fn tell_capture(&mut self, news: CaptureNews, fds: Vec<OwnedFd>) {
+        self.capture = Some((news, fds));
+        self.send_waiting();
+    }
+
+    /// Whether the program could not be told of this generation.
+    pub(super) fn has_missed_capture(&self, generation: u64) -> bool {
+        self.missed_capture == Some(generation)
+    }
+
     /// Sends what waits, as far as there is room.
     pub(super) fn send_waiting(&mut self) {
+        if let Some((news, fds)) = &self.capture {
+            let message = Reply::Capture(*news).encode(NO_ANSWER);
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send(&self.socket, &message, &fds, false) {
+                Ok(_) => {}
+                Err(error) if super::clients::is_shortage(&error) => return,
+                // The program has closed its end, or too many descriptors are on their way between programs of this user.
+                Err(_) => self.missed_capture = Some(news.generation),
+            }
+            self.capture = None;
+        }
         while let Some(change) = self.waiting.front() {
             let message = Reply::Changes(vec![change.clone()]).encode(NO_ANSWER);
             match fdpass::send(&self.socket, &message, &[], false) {
@@ -74,7 +103,7 @@ impl Feed {
 
     /// Whether the socket is to be watched for room, if that has changed since it was asked last.
     pub(super) fn new_watch(&mut self) -> Option<bool> {
-        let waits = !self.waiting.is_empty();
+        let waits = !self.waiting.is_empty() || self.capture.is_some();
         (std::mem::replace(&mut self.waits_for_room, waits) != waits).then_some(waits)
     }
 }
@@ -158,7 +187,7 @@ impl Service {
         }
     }
 
-    fn watch_feed(&mut self, id: u32) {
+    pub(super) fn watch_feed(&mut self, id: u32) {
         let Some(waits) = self.feeds.get_mut(&id).and_then(Feed::new_watch) else {
             return;
         };

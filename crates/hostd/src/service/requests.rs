@@ -8,14 +8,15 @@ use crate::Error;
 use oarlock_port::fdpass::{self, MAX_FDS};
 use oarlock_port::pcap::Capture;
 use oarlock_ucm::proto::{
-    ClientInfo, DevicePage, Header, Hello, HostInfo, IdPage, MAX_COUNTERS, MAX_MESSAGE, MAX_NAME,
-    MAX_PORTS, Malformed, NO_ANSWER, Refusal, RefusalCode, Reply, Request, StatisticsPage,
+    CaptureScope, ClientInfo, DevicePage, Header, Hello, HostInfo, IdPage, MAX_COUNTERS,
+    MAX_MESSAGE, MAX_NAME, MAX_PORTS, Malformed, NO_ANSWER, Refusal, RefusalCode, Reply, Request,
+    StatisticsPage,
 };
 use oarlock_ucm::{FileId, Owner};
 use std::os::fd::OwnedFd;
 
 /// A reply and the descriptors that go with it.
-type Answer = (Reply, Vec<OwnedFd>);
+pub(super) type Answer = (Reply, Vec<OwnedFd>);
 
 impl Service {
     /// Reads and answers what a client has sent, up to a bound: others want their turn. False: the client has gone.
@@ -104,7 +105,8 @@ impl Service {
             ));
         }
         let allowed = match request {
-            Request::Trace => 1..=1,
+            Request::Trace | Request::Capture(CaptureScope::Client) => 1..=1,
+            Request::Capture(_) => 1..=2,
             Request::InjectFaults(_) => 0..=1,
             _ => 0..=0,
         };
@@ -184,6 +186,13 @@ impl Service {
             Request::ShareStatistics => {
                 let file = self.statistics.share(id).map_err(|error| system(&error))?;
                 Ok((Reply::Done, vec![file]))
+            }
+            Request::Capture(scope) => self.capture(id, scope, fds),
+            Request::JoinCapture => Ok(self.join_capture(id)),
+            Request::EndCapture => self.end_capture(id),
+            Request::CaptureFailed { scope, errno } => {
+                self.capture_failed(id, scope, errno);
+                done()
             }
             Request::Statistics { after } => {
                 let page = StatisticsPage::fill(self.statistics.list(after));

@@ -1,17 +1,31 @@
-//! The reader: classic pcap of either byte order, and the UDP datagrams in it.
+//! The reader: classic pcap of either byte order and pcapng, and the UDP datagrams in them.
 
+use super::block::SECTION;
+use super::ng::{Interface, NgReader, read_or_end};
 use super::{FILE_HEADER_LEN, MAGIC_MICROS, MAGIC_NANOS, RECORD_HEADER_LEN, SNAPLEN, linktype};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// Reads a capture record by record.
+/// Reads a capture record by record, in either format.
 #[derive(Debug)]
 pub struct Reader<R> {
     source: R,
+    format: Format,
+}
+
+#[derive(Debug)]
+enum Format {
+    Classic(Classic),
+    Ng(NgReader),
+}
+
+/// What the file header says.
+#[derive(Debug)]
+struct Classic {
     swapped: bool,
     nanos: bool,
-    linktype: u32,
+    interface: Interface,
     buffer: Vec<u8>,
 }
 
@@ -24,8 +38,25 @@ pub struct Record<'a> {
     pub linktype: u32,
     /// Length of the packet on the wire; more than `data.len()` when the capture was cut short.
     pub original_len: u32,
+    /// Who captured it: its place among [`Reader::interfaces`]. 0 in classic pcap.
+    pub interface: usize,
+    /// Whether it was captured by its sender or its receiver.
+    pub direction: Direction,
     /// The captured bytes.
     pub data: &'a [u8],
+}
+
+/// Whether a packet was captured by its sender or its receiver.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// The file does not say; classic pcap never does.
+    #[default]
+    Unknown,
+    /// By its sender.
+    Sent,
+    /// By its receiver.
+    Received,
 }
 
 /// A whole UDP datagram in a captured packet.
@@ -56,12 +87,15 @@ pub enum PcapError {
     /// The system refused.
     #[error("cannot read the capture: {0}")]
     Io(#[from] io::Error),
-    /// The first four bytes are those of a pcapng file.
-    #[error("the capture is in pcapng format: convert it with `editcap -F pcap`")]
-    PcapNg,
-    /// The first four bytes are none of pcap's.
-    #[error("not a pcap file: it begins with {0:#010x}")]
+    /// The first four bytes are none of pcap's or pcapng's, or a section of pcapng says no byte order.
+    #[error("not a pcap or pcapng file: it begins with {0:#010x}")]
     Magic(u32),
+    /// A section of a version of pcapng that does not exist yet.
+    #[error("the capture is in version {0} of pcapng, of which only version 1 is known")]
+    Version(u16),
+    /// A block of pcapng contradicts itself.
+    #[error("{0}: the capture is damaged")]
+    Block(&'static str),
     /// A record claims to be longer than any packet.
     #[error("a record of {0} bytes is longer than any packet: the capture is damaged")]
     RecordLength(u32),
@@ -71,32 +105,27 @@ pub enum PcapError {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the file header.
+    /// Reads the beginning of the file.
     ///
     /// # Errors
-    /// Not a classic pcap file, or unreadable.
+    /// Neither a classic pcap file nor pcapng, or unreadable.
     pub fn new(mut source: R) -> Result<Self, PcapError> {
-        let mut header = [0; FILE_HEADER_LEN];
-        source.read_exact(&mut header).map_err(truncated)?;
-        let magic = u32::from_ne_bytes(header[..4].try_into().expect("4 bytes"));
-        let (swapped, nanos) = match magic {
-            MAGIC_MICROS => (false, false),
-            MAGIC_NANOS => (false, true),
-            magic if magic.swap_bytes() == MAGIC_MICROS => (true, false),
-            magic if magic.swap_bytes() == MAGIC_NANOS => (true, true),
-            0x0A0D_0D0A => return Err(PcapError::PcapNg),
-            magic => return Err(PcapError::Magic(magic)),
+        let mut magic = [0; 4];
+        source.read_exact(&mut magic).map_err(truncated)?;
+        let format = match u32::from_ne_bytes(magic) {
+            SECTION => Format::Ng(NgReader::begin(&mut source)?),
+            magic => Format::Classic(Classic::begin(magic, &mut source)?),
         };
-        let mut reader = Self {
-            source,
-            swapped,
-            nanos,
-            linktype: 0,
-            buffer: Vec::new(),
-        };
-        // The upper bits tell of a frame check sequence.
-        reader.linktype = reader.word(&header, 20) & 0x03FF_FFFF;
-        Ok(reader)
+        Ok(Self { source, format })
+    }
+
+    /// Who has captured, as far as that has been read. One without a name in classic pcap.
+    #[must_use]
+    pub fn interfaces(&self) -> &[Interface] {
+        match &self.format {
+            Format::Classic(classic) => std::slice::from_ref(&classic.interface),
+            Format::Ng(ng) => ng.interfaces(),
+        }
     }
 
     /// The next record, or nothing at the end.
@@ -104,25 +133,47 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// The capture is damaged or unreadable.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, PcapError> {
+        match &mut self.format {
+            Format::Classic(classic) => classic.next_record(&mut self.source),
+            Format::Ng(ng) => ng.next_record(&mut self.source),
+        }
+    }
+}
+
+impl Classic {
+    /// Reads what comes behind the magic number.
+    fn begin(magic: u32, source: &mut impl Read) -> Result<Self, PcapError> {
+        let (swapped, nanos) = match magic {
+            MAGIC_MICROS => (false, false),
+            MAGIC_NANOS => (false, true),
+            magic if magic.swap_bytes() == MAGIC_MICROS => (true, false),
+            magic if magic.swap_bytes() == MAGIC_NANOS => (true, true),
+            magic => return Err(PcapError::Magic(magic)),
+        };
+        let mut rest = [0; FILE_HEADER_LEN - 4];
+        source.read_exact(&mut rest).map_err(truncated)?;
+        let mut classic = Self {
+            swapped,
+            nanos,
+            interface: Interface::default(),
+            buffer: Vec::new(),
+        };
+        // The upper bits tell of a frame check sequence.
+        classic.interface = Interface::unnamed(classic.word(&rest, 16) & 0x03FF_FFFF);
+        Ok(classic)
+    }
+
+    fn next_record(&mut self, source: &mut impl Read) -> Result<Option<Record<'_>>, PcapError> {
         let mut header = [0; RECORD_HEADER_LEN];
-        let mut have = 0;
-        while have < header.len() {
-            match self.source.read(&mut header[have..]) {
-                Ok(0) if have == 0 => return Ok(None),
-                Ok(0) => return Err(PcapError::Truncated),
-                Ok(n) => have += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
+        if !read_or_end(source, &mut header)? {
+            return Ok(None);
         }
         let len = self.word(&header, 8);
         if len > SNAPLEN {
             return Err(PcapError::RecordLength(len));
         }
         self.buffer.resize(len as usize, 0);
-        self.source
-            .read_exact(&mut self.buffer)
-            .map_err(truncated)?;
+        source.read_exact(&mut self.buffer).map_err(truncated)?;
         let fraction = self.word(&header, 4);
         let fraction = if self.nanos {
             Duration::from_nanos(fraction.into())
@@ -133,8 +184,10 @@ impl<R: Read> Reader<R> {
         let original_len = self.word(&header, 12);
         Ok(Some(Record {
             time,
-            linktype: self.linktype,
+            linktype: self.interface.linktype,
             original_len,
+            interface: 0,
+            direction: Direction::Unknown,
             data: &self.buffer,
         }))
     }
@@ -254,7 +307,7 @@ fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
     ))
 }
 
-fn truncated(error: io::Error) -> PcapError {
+pub(super) fn truncated(error: io::Error) -> PcapError {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         PcapError::Truncated
     } else {

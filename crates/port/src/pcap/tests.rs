@@ -28,7 +28,15 @@ fn records_of_many_writers_on_one_file_stand_whole() {
                 let capture = Capture::append(path).unwrap();
                 for i in 0..200u16 {
                     let payload = vec![writer; 20 + usize::from(i)];
-                    capture.write_datagram(&flow(), IP, &[&payload]).unwrap();
+                    capture
+                        .write_datagrams(
+                            SystemTime::now(),
+                            &flow(),
+                            IP,
+                            false,
+                            std::iter::once(&payload[..]),
+                        )
+                        .unwrap();
                 }
             });
         }
@@ -61,7 +69,15 @@ fn a_locked_file_is_not_waited_for() {
     // The header is there: no lock is needed any more.
     flock(&holder, FlockOperation::LockExclusive).unwrap();
     let capture = Capture::append_to(file.reopen().unwrap().into()).unwrap();
-    capture.write_datagram(&flow(), IP, &[&[1; 20]]).unwrap();
+    capture
+        .write_datagrams(
+            SystemTime::now(),
+            &flow(),
+            IP,
+            false,
+            std::iter::once(&[1; 20][..]),
+        )
+        .unwrap();
     let mut reader = Reader::new(std::fs::File::open(file.path()).unwrap()).unwrap();
     assert!(reader.next_record().unwrap().is_some());
     assert!(reader.next_record().unwrap().is_none());
@@ -123,6 +139,8 @@ fn datagrams_are_found_behind_every_link_header_we_know() {
             time: Duration::ZERO,
             linktype,
             original_len: data.len() as u32,
+            interface: 0,
+            direction: Direction::Unknown,
             data: &data,
         };
         let datagram = record
@@ -145,6 +163,8 @@ fn datagrams_are_found_behind_every_link_header_we_know() {
         time: Duration::ZERO,
         linktype: 147,
         original_len: 0,
+        interface: 0,
+        direction: Direction::Unknown,
         data: &packet,
     };
     assert_eq!(record.datagram(), None);
@@ -183,16 +203,18 @@ fn both_byte_orders_and_both_resolutions_are_read() {
     }
     assert!(matches!(
         Reader::new(Cursor::new([0x0A, 0x0D, 0x0D, 0x0A].repeat(6))),
-        Err(PcapError::PcapNg)
+        Err(PcapError::Magic(0x0A0D_0D0A))
     ));
     assert!(matches!(
         Reader::new(Cursor::new([1; 24])),
         Err(PcapError::Magic(0x0101_0101))
     ));
-    assert!(matches!(
-        Reader::new(Cursor::new([1; 23])),
-        Err(PcapError::Truncated)
-    ));
+    for short in [&[1; 3][..], &MAGIC_MICROS.to_ne_bytes().repeat(5)] {
+        assert!(matches!(
+            Reader::new(Cursor::new(short)),
+            Err(PcapError::Truncated)
+        ));
+    }
 }
 
 #[test]

@@ -6,10 +6,11 @@ use super::{Arrival, ICRC_LEN, MIN_DATAGRAM, ip_fields, loopback};
 use crate::counters::Counter;
 use crate::fault::{Direction, Held, Outlet};
 use crate::frame::{Flow, IpFields};
-use crate::pcap::Tap;
+use crate::pcap::{Tap, Tapped, interface_addresses};
 use crate::{Counters, ROCE_PORT};
 use oarlock_wire::AddressVector;
 use std::io;
+use std::net::IpAddr;
 
 /// What a slot sends with.
 #[derive(Debug)]
@@ -50,6 +51,7 @@ impl Outgoing {
         flow: &Flow,
         pieces: &[&[u8]],
     ) -> io::Result<()> {
+        let at = self.tap.moment();
         let result = if loopback::carries(av, flow) {
             loopback::send(&self.senders, self.token, av, flow, pieces)
         } else {
@@ -57,7 +59,7 @@ impl Outgoing {
         };
         self.sent(1, result)?;
         self.tap
-            .sent(&self.counters, flow, ip_fields(av, 0), pieces);
+            .sent(&self.counters, at, flow, ip_fields(av, 0), pieces);
         Ok(())
     }
 
@@ -78,6 +80,16 @@ impl Outgoing {
         };
         self.counters.add(counter, packets);
         Ok(())
+    }
+}
+
+impl Tapped for Outgoing {
+    fn tap(&self) -> &Tap {
+        &self.tap
+    }
+
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        interface_addresses()
     }
 }
 

@@ -14,11 +14,13 @@
 //! that the field's documentation says. [`Header::read`] and [`Header::check`] are apart so that even a refused message can
 //! be answered with its sequence number. Version 1.1 added to [`IdPage`] the backlog and the groups of identifiers, and the process
 //! number that a client gives itself. Version 1.2 added the feed of device changes, faults on purpose, statistics, and to
-//! [`DeviceInfo`] the state of the port. A program asks for the feed, so one of an earlier version is not sent any of it.
+//! [`DeviceInfo`] the state of the port. A program asks for the feed, so one of an earlier version is not sent any of it. Version 1.3
+//! added captures in pcapng, and news of them to the feed, which an earlier version skips.
 //!
 //! **Bounds.** A message has at most [`MAX_MESSAGE`] bytes, and every count in it is checked against what is left before
 //! anything is allocated.
 
+mod capture;
 mod changes;
 mod codec;
 mod devices;
@@ -28,6 +30,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
+pub use capture::{CaptureFailure, CaptureNews, CaptureScope, CaptureState};
 pub use changes::{DeviceChange, DeviceChangeKind};
 pub use codec::Malformed;
 pub use devices::{DeviceInfo, DevicePage};
@@ -70,7 +73,7 @@ pub const HEADER_LEN: usize = 16;
 const MAGIC: [u8; 4] = *b"oarK";
 
 /// The version of this module.
-pub const VERSION: Version = Version { major: 1, minor: 2 };
+pub const VERSION: Version = Version { major: 1, minor: 3 };
 
 /// A version of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

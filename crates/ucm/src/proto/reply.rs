@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use super::capture::{CaptureNews, CaptureState};
 use super::changes::DeviceChange;
 use super::codec::{Malformed, Reader, Writer};
 use super::devices::DevicePage;
@@ -38,13 +39,18 @@ pub enum Reply {
     Devices(DevicePage),
     /// To [`Request::Ps`](super::Request::Ps).
     Ps(IdPage),
-    /// Done, with nothing to say: to CloseChannel, ReturnSlot, Trace, Stop, InjectFaults and FailDevice; to WatchDevices and
+    /// Done, with nothing to say: to CloseChannel, ReturnSlot, Trace, Stop, InjectFaults, FailDevice and CaptureFailed; to WatchDevices and
     /// ShareStatistics, to which a descriptor comes along.
     Done,
     /// To [`Request::Statistics`](super::Request::Statistics).
     Statistics(StatisticsPage),
     /// Unasked, on the feed of [`Request::WatchDevices`](super::Request::WatchDevices): what has happened, oldest first.
     Changes(Vec<DeviceChange>),
+    /// To [`Request::JoinCapture`](super::Request::JoinCapture) and to [`Request::Capture`](super::Request::Capture) of a client's own
+    /// packets, and unasked on the feed when it changes.
+    Capture(CaptureNews),
+    /// To [`Request::Capture`](super::Request::Capture) of all packets and [`Request::EndCapture`](super::Request::EndCapture).
+    CaptureState(CaptureState),
 }
 
 /// Why a request was not carried out.
@@ -238,6 +244,8 @@ mod kind {
     pub(super) const PS: u16 = 0x8007;
     pub(super) const STATISTICS: u16 = 0x8008;
     pub(super) const CHANGES: u16 = 0x8009;
+    pub(super) const CAPTURE: u16 = 0x800A;
+    pub(super) const CAPTURE_STATE: u16 = 0x800B;
 }
 
 impl Reply {
@@ -303,6 +311,14 @@ impl Reply {
                     change.write(w);
                 }
                 kind::CHANGES
+            }
+            Self::Capture(news) => {
+                news.write(w);
+                kind::CAPTURE
+            }
+            Self::CaptureState(state) => {
+                state.write(w);
+                kind::CAPTURE_STATE
             }
         }
     }
@@ -380,6 +396,8 @@ impl Reply {
                 let changes: Result<_, _> = (0..count).map(|_| DeviceChange::read(r)).collect();
                 Self::Changes(changes?)
             }
+            kind::CAPTURE => Self::Capture(CaptureNews::read(r)?),
+            kind::CAPTURE_STATE => Self::CaptureState(CaptureState::read(r)?),
             kind => return Err(Malformed::UnknownReply { kind }),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::capture::CaptureScope;
 use super::codec::{Malformed, Reader, Writer};
 use super::{
     Header, MAX_BATCH, MAX_INLINE, MAX_NAME, MAX_REQUEST, MAX_RULES_TEXT, Refusal, RefusalCode,
@@ -68,6 +69,22 @@ pub enum Request {
     Statistics {
         /// Only devices with higher indices; `None` from the start.
         after: Option<u32>,
+    },
+    /// Captures packets in pcapng, in the file whose descriptor comes along, open for reading and writing; until the client has gone.
+    /// The scope `Host` may bring a second descriptor, which is kept open by everybody who writes. Answered with
+    /// [`Reply::Capture`](super::Reply::Capture) or [`Reply::CaptureState`](super::Reply::CaptureState), by the scope. Since 1.3.
+    Capture(CaptureScope),
+    /// Ends this client's capture of all programs; answered with [`Reply::CaptureState`](super::Reply::CaptureState). Since 1.3.
+    EndCapture,
+    /// Asks whether this client's packets are to be captured for another, answered with [`Reply::Capture`](super::Reply::Capture);
+    /// changes come on the feed of [`WatchDevices`](Self::WatchDevices). Since 1.3.
+    JoinCapture,
+    /// A packet could not be written, and this client writes no more. Since 1.3.
+    CaptureFailed {
+        /// To which capture.
+        scope: CaptureScope,
+        /// What the system said; 0: a packet was written in part.
+        errno: i32,
     },
 }
 
@@ -144,6 +161,10 @@ mod kind {
     pub(super) const FAIL_DEVICE: u16 = 13;
     pub(super) const SHARE_STATISTICS: u16 = 14;
     pub(super) const STATISTICS: u16 = 15;
+    pub(super) const CAPTURE: u16 = 16;
+    pub(super) const END_CAPTURE: u16 = 17;
+    pub(super) const JOIN_CAPTURE: u16 = 18;
+    pub(super) const CAPTURE_FAILED: u16 = 19;
 }
 
 impl Request {
@@ -208,6 +229,17 @@ impl Request {
                 w.option(*after, Writer::u32);
                 kind::STATISTICS
             }
+            Self::Capture(scope) => {
+                scope.write(w);
+                kind::CAPTURE
+            }
+            Self::EndCapture => kind::END_CAPTURE,
+            Self::JoinCapture => kind::JOIN_CAPTURE,
+            Self::CaptureFailed { scope, errno } => {
+                scope.write(w);
+                w.i32(*errno);
+                kind::CAPTURE_FAILED
+            }
         }
     }
 
@@ -266,6 +298,13 @@ impl Request {
             kind::SHARE_STATISTICS => Self::ShareStatistics,
             kind::STATISTICS => Self::Statistics {
                 after: r.option("device", Reader::u32)?,
+            },
+            kind::CAPTURE => Self::Capture(CaptureScope::read(r)?),
+            kind::END_CAPTURE => Self::EndCapture,
+            kind::JOIN_CAPTURE => Self::JoinCapture,
+            kind::CAPTURE_FAILED => Self::CaptureFailed {
+                scope: CaptureScope::read(r)?,
+                errno: r.i32("errno")?,
             },
             _ => return Ok(None),
         }))

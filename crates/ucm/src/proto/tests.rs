@@ -50,6 +50,14 @@ fn requests() -> Vec<Request> {
         Request::ShareStatistics,
         Request::Statistics { after: None },
         Request::Statistics { after: Some(3) },
+        Request::Capture(CaptureScope::Host),
+        Request::Capture(CaptureScope::Client),
+        Request::EndCapture,
+        Request::JoinCapture,
+        Request::CaptureFailed {
+            scope: CaptureScope::Host,
+            errno: 28,
+        },
     ]
 }
 
@@ -173,6 +181,21 @@ fn replies() -> Vec<Reply> {
             more: true,
         }),
         Reply::Changes(changes()),
+        Reply::Capture(CaptureNews {
+            generation: 7,
+            interface: Some(3),
+        }),
+        Reply::Capture(CaptureNews::default()),
+        Reply::CaptureState(CaptureState::default()),
+        Reply::CaptureState(CaptureState {
+            programs: 2,
+            missed: 1,
+            failure: Some(CaptureFailure {
+                pid: 77,
+                name: "rping".into(),
+                errno: 28,
+            }),
+        }),
     ]
 }
 
@@ -324,7 +347,7 @@ fn a_newer_program_is_served_as_far_as_we_know_it() {
     assert_eq!(refusal.code, RefusalCode::UNKNOWN_REQUEST);
     assert_eq!(
         refusal.sentence,
-        "this service, version 1.2, does not know request 999 of version 1.3"
+        "this service, version 1.3, does not know request 999 of version 1.4"
     );
 }
 
@@ -374,7 +397,7 @@ fn another_major_version_is_refused_with_a_sentence_that_it_can_read() {
     assert_eq!(refusal.code, RefusalCode::VERSION);
     assert_eq!(
         refusal.sentence,
-        "this service speaks version 1.2 of the messages, the program speaks 2.0; use the same release for both"
+        "this service speaks version 1.3 of the messages, the program speaks 2.0; use the same release for both"
     );
     // The refusal itself crosses the border of major versions, both ways.
     let reply = Reply::Refused(refusal.clone()).encode_as(other, header.sequence);
