@@ -23,15 +23,20 @@ fn on_several_threads() -> Runtime {
         .unwrap()
 }
 
-/// Runs a test on each flavour, with a private host each, as a task of the runtime and not only within it.
+/// Runs a test on each flavour, with a private host each.
 fn on_both<F: Future<Output = ()> + Send + 'static>(test: impl Fn(Host) -> F) {
     for runtime in [on_one_thread(), on_several_threads()] {
-        let running = runtime.spawn(test(private()));
-        runtime
-            .block_on(async { tokio::time::timeout(LONG, running).await })
-            .expect("no call hangs")
-            .expect("the test does not panic");
+        on(&runtime, test(private()));
     }
+}
+
+/// Runs a test as a task of the runtime, and not only within it.
+fn on(runtime: &Runtime, test: impl Future<Output = ()> + Send + 'static) {
+    let running = runtime.spawn(test);
+    runtime
+        .block_on(async { tokio::time::timeout(LONG, running).await })
+        .expect("no call hangs")
+        .expect("the test does not panic");
 }
 
 fn async_host(host: &Host) -> AsyncHost {

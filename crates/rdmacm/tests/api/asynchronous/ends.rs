@@ -199,7 +199,9 @@ fn a_disconnect_ends_the_call_that_waits_and_does_not_wait_itself() {
 /// One event tells of the end, whichever call takes it: it ends every call that waits for it.
 #[test]
 fn a_disconnect_ends_although_another_call_takes_the_event() {
-    on_both(|host| async move {
+    let host = private();
+    // Of one thread, so that no event is delivered between two steps of the test.
+    on(&on_one_thread(), async move {
         let on_host = async_host(&host);
         let listener = AsyncListener::bind(&on_host, any_port()).unwrap();
         let id = resolved(&on_host, listener.local_addr().unwrap()).await;
