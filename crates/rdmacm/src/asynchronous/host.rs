@@ -226,7 +226,8 @@ impl Mailboxes {
         // Without a mailbox the identifier is being dropped.
         if let Some(mailbox) = mailbox {
             mailbox.lock().events.push_back(event);
-            mailbox.arrived.notify_one();
+            // All of them look: a call that was woken alone might not be polled, and hold up the others.
+            mailbox.arrived.notify_waiters();
         }
         Ok(true)
     }
@@ -306,6 +307,7 @@ impl Mailbox {
         look: impl Fn() -> Option<T>,
     ) -> Result<T> {
         loop {
+            // Before the look, so that nothing that comes after it goes unnoticed.
             let arrived = self.arrived.notified();
             if let Some(found) = look() {
                 return Ok(found);
@@ -321,10 +323,6 @@ impl Mailbox {
         if channel::ends(event.number()) {
             received.end_taken = true;
             self.arrived.notify_waiters();
-        }
-        if !received.events.is_empty() {
-            // One permit may stand for several events.
-            self.arrived.notify_one();
         }
         drop(received);
         event.receipt_mut().take_over();
