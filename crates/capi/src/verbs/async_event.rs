@@ -10,7 +10,6 @@ use std::ptr;
 
 use oarlock_device::AsyncEvent;
 
-use super::birth::Birth;
 use super::context::Context;
 use crate::abi::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,

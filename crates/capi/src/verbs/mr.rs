@@ -24,13 +24,13 @@ use crate::errno::{self, Refused, Result};
 pub(crate) struct Mr {
     abi: UnsafeCell<ibv_mr>,
     inner: Mutex<Registered>,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 struct Registered {
     /// `None` only while it is being deregistered.
     region: Option<Region>,
-    _in_pd: Use,
+    in_pd: Use,
 }
 
 impl Mr {
@@ -66,6 +66,7 @@ fn register(
     iova: u64,
     access: c_uint,
 ) -> Result<*mut ibv_mr> {
+    pd.context.birth.check()?;
     let access = rights(access);
     let start = addr.addr() as u64;
     // What the kernel asks for of every device: both addresses are at the same place of a page.
@@ -95,12 +96,12 @@ fn register(
     };
     let registered = Registered {
         region: Some(region),
-        _in_pd: pd.enter(),
+        in_pd: pd.enter(),
     };
     let mr = Box::new(Mr {
         abi: UnsafeCell::new(public),
         inner: Mutex::new(registered),
-        _context: Arc::clone(&pd.context),
+        context: Arc::clone(&pd.context),
     });
     Ok(Box::into_raw(mr).cast())
 }
@@ -211,6 +212,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 }
 
 fn deregister(mr: &Mr) -> Result<()> {
+    mr.context.birth.check()?;
     let mut registered = mr.lock();
     if let Some(region) = registered.region.take()
         && let Err((region, error)) = region.deregister()
@@ -251,23 +253,17 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         access: (flags & IBV_REREG_MR_CHANGE_ACCESS != 0).then(|| rights(access)),
     };
     // SAFETY: the caller's promise.
-    let mut registered = unsafe { Mr::of(mr) }.lock();
-    let Some(region) = &mut registered.region else {
-        return IBV_REREG_MR_ERR_INPUT;
+    let key = match reregister(unsafe { Mr::of(mr) }, &changes, into) {
+        Ok(key) => key,
+        Err(refused) => {
+            errno::minus_one("ibv_rereg_mr", Err(refused));
+            return IBV_REREG_MR_ERR_CMD;
+        }
     };
-    // SAFETY: C has no references; see the module.
-    if let Err(error) = unsafe { region.reregister(&changes) } {
-        errno::minus_one("ibv_rereg_mr", Err(error.into()));
-        return IBV_REREG_MR_ERR_CMD;
-    }
-    let (lkey, rkey) = (region.lkey().0, region.rkey().0);
-    if let Some(into) = into {
-        registered._in_pd = into.enter();
-    }
     // SAFETY: the public part is there, and reached by pointer only.
     unsafe {
-        (*mr).lkey = lkey;
-        (*mr).rkey = rkey;
+        (*mr).lkey = key;
+        (*mr).rkey = key;
         if is_moved {
             (*mr).addr = addr;
             (*mr).length = length;
@@ -277,6 +273,21 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         }
     }
     0
+}
+
+/// Makes the changes and gives the key from now on, which is one for both sides.
+fn reregister(mr: &Mr, changes: &Reregistration<'_>, into: Option<&Pd>) -> Result<u32> {
+    mr.context.birth.check()?;
+    let mut registered = mr.lock();
+    let gone = || Refused::new(libc::EINVAL, "the region is being deregistered");
+    let region = registered.region.as_mut().ok_or_else(gone)?;
+    // SAFETY: C has no references; see the module.
+    unsafe { region.reregister(changes)? };
+    let key = region.lkey().0;
+    if let Some(into) = into {
+        registered.in_pd = into.enter();
+    }
+    Ok(key)
 }
 
 /// What is refused before anything is tried.

@@ -22,7 +22,7 @@ use crate::errno::{self, Refused, Result};
 pub(crate) struct Mw {
     abi: UnsafeCell<ibv_mw>,
     pub(crate) inner: Window,
-    _context: Arc<Context>,
+    context: Arc<Context>,
     _in_pd: Use,
 }
 
@@ -55,6 +55,7 @@ fn allocate(pd: &Pd, pd_ptr: *mut ibv_pd, type_: ibv_mw_type) -> Result<Box<Mw>>
             ));
         }
     };
+    pd.context.birth.check()?;
     let inner = Window::new(&pd.inner, window_type)?;
     let public = ibv_mw {
         context: pd.context.as_ptr(),
@@ -66,18 +67,22 @@ fn allocate(pd: &Pd, pd_ptr: *mut ibv_pd, type_: ibv_mw_type) -> Result<Box<Mw>>
     Ok(Box::new(Mw {
         abi: UnsafeCell::new(public),
         inner,
-        _context: Arc::clone(&pd.context),
+        context: Arc::clone(&pd.context),
         _in_pd: pd.enter(),
     }))
 }
 
 /// `ibv_dealloc_mw`: also of a window that is bound.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: `alloc_mw` made it of a box, and the program does not use it any more.
-    let mw = unsafe { Box::from_raw(mw.cast::<Mw>()) };
-    let Mw { inner, .. } = *mw;
-    inner.deallocate();
-    0
+    // SAFETY: the caller's promise.
+    let here = unsafe { Mw::of(mw) }.context.birth.check();
+    let freed = here.map(|()| {
+        // SAFETY: `alloc_mw` made it of a box, and the program does not use it any more.
+        let mw = unsafe { Box::from_raw(mw.cast::<Mw>()) };
+        let Mw { inner, .. } = *mw;
+        inner.deallocate();
+    });
+    errno::positive("ibv_dealloc_mw", freed)
 }
 
 /// `ibv_bind_mw`: a window of type 1, whose key is a new one when this returns.

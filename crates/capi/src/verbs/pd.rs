@@ -111,8 +111,11 @@ impl Pd {
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller's promise.
     let context = unsafe { Context::share(context) };
-    let inner = device::Pd::new(&context.device);
-    Box::into_raw(Pd::new(context, inner, Vec::new())).cast()
+    let made = context.birth.check().map(|()| {
+        let inner = device::Pd::new(&context.device);
+        Box::into_raw(Pd::new(context, inner, Vec::new())).cast()
+    });
+    errno::object("ibv_alloc_pd", made)
 }
 
 /// `ibv_dealloc_pd`: `EBUSY` while regions, windows, queues or address handles are in the domain.

@@ -163,6 +163,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
 fn port_attr(context: &Context, port_num: u8) -> Result<(ibv_port_attr, Speed)> {
     let info = context.device.device();
     check_port(context, port_num.into())?;
+    context.birth.check()?;
     let is_active = context.device.is_port_active();
     let speed = speed::of(info.ifindex);
     let statistics = context.device.statistics();

@@ -8,9 +8,8 @@ use std::env;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fmt::Write as _;
 use std::fs;
-use std::net::Ipv6Addr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use oarlock_device::DeviceInfo;
 
@@ -113,7 +112,7 @@ fn of_devices(path: &str) -> Result<Option<String>> {
         _ => return Ok(None),
     };
     let devices = device::list(&process::current()?)?;
-    let named = |(device, ..): &&(std::sync::Arc<Device>, DeviceInfo, bool)| {
+    let named = |(device, ..): &&(Arc<Device>, DeviceInfo, bool)| {
         if is_verbs {
             name == format!("uverbs{}", device.index)
         } else {
@@ -237,6 +236,8 @@ const KIND: &str = "oarlock";
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use oarlock_device::DeviceLimits;
     use oarlock_wire::{Gid, Guid};
 
