@@ -3,8 +3,12 @@
 use crate::failure::{Failure, system};
 use crate::host;
 use oarlock_hostd::Host;
-use oarlock_port::pcap::{Capture, PcapError, Reader};
+use oarlock_port::pcap::{Capture, Direction, PcapError, Reader};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::BufReader;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -104,7 +108,37 @@ impl SharedCapture {
 /// The largest IP packet, and what a capture adds to it.
 const LARGEST_RECORD: u64 = 65_535 + 16;
 
-/// Hands every RoCEv2 datagram of the file to `each`, in the order of time.
+/// A file for a capture of the whole host: new, or emptied unless somebody captures to it.
+pub(crate) fn for_record(path: &Path) -> Result<File, Failure> {
+    let problem = |problem: &str| Failure::Capture {
+        path: path.to_owned(),
+        problem: problem.to_owned(),
+    };
+    let failed = |source| Failure::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut options = File::options();
+    options.read(true).append(true).create(true);
+    let file = options.open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(problem("a capture must go to a regular file"));
+    }
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Err(problem("somebody captures to this file")),
+        // A file system without locks.
+        Err(_) => {}
+        Ok(()) => {
+            let unlocked = flock(&file, FlockOperation::Unlock);
+            unlocked.map_err(|errno| failed(errno.into()))?;
+        }
+    }
+    file.set_len(0).map_err(failed)?;
+    Ok(file)
+}
+
+/// Hands every RoCEv2 datagram of the file to `each`, in the order of time. One that was captured by its sender and by its
+/// receiver is one datagram. A file that ends in the middle of a packet is read up to there, with a warning.
 pub(crate) fn read(path: &Path, mut each: impl FnMut(Datagram<'_>)) -> Result<(), Failure> {
     let damaged = |error: PcapError| Failure::Capture {
         path: path.to_owned(),
@@ -116,10 +150,22 @@ pub(crate) fn read(path: &Path, mut each: impl FnMut(Datagram<'_>)) -> Result<()
     })?;
     let mut reader = Reader::new(BufReader::new(file)).map_err(damaged)?;
     let mut datagrams: Vec<(Duration, IpAddr, IpAddr, Vec<u8>)> = Vec::new();
-    while let Some(record) = reader.next_record().map_err(damaged)? {
+    let mut twice = Twice::default();
+    loop {
+        let record = match reader.next_record() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(PcapError::Truncated) if !datagrams.is_empty() => {
+                let path = path.display();
+                tracing::warn!("{path} ends in the middle of a packet, and is read up to there");
+                break;
+            }
+            Err(error) => return Err(damaged(error)),
+        };
         if let Some(datagram) = record.datagram()
             && datagram.destination.port() == oarlock_wire::ROCE_PORT
         {
+            twice.note(datagrams.len(), record.direction, record.data);
             datagrams.push((
                 record.time,
                 datagram.source.ip(),
@@ -128,6 +174,11 @@ pub(crate) fn read(path: &Path, mut each: impl FnMut(Datagram<'_>)) -> Result<()
             ));
         }
     }
+    let mut number = 0;
+    datagrams.retain(|_| {
+        number += 1;
+        !twice.is_second(number - 1)
+    });
     // Several writers append as they come to it; what has one time keeps the order of the file.
     datagrams.sort_by_key(|(time, ..)| *time);
     for (time, source, destination, payload) in &datagrams {
@@ -139,6 +190,48 @@ pub(crate) fn read(path: &Path, mut each: impl FnMut(Datagram<'_>)) -> Result<()
         });
     }
     Ok(())
+}
+
+/// Datagrams that their senders and their receivers have both captured.
+#[derive(Debug, Default)]
+struct Twice {
+    sent: HashMap<u64, u32>,
+    received: Vec<(usize, u64)>,
+    /// Filled when it is asked first, in the order of the file.
+    second: Option<HashSet<usize>>,
+}
+
+impl Twice {
+    fn note(&mut self, number: usize, direction: Direction, packet: &[u8]) {
+        // Whichever was written first, each that was sent stands for one that was received.
+        let mut hasher = DefaultHasher::new();
+        packet.hash(&mut hasher);
+        match direction {
+            Direction::Sent => *self.sent.entry(hasher.finish()).or_default() += 1,
+            Direction::Received => self.received.push((number, hasher.finish())),
+            _ => {}
+        }
+    }
+
+    fn is_second(&mut self, number: usize) -> bool {
+        let Self {
+            sent,
+            received,
+            second,
+        } = self;
+        let second = second.get_or_insert_with(|| {
+            let is_known = |(_, hash): &&(usize, u64)| match sent.get_mut(hash) {
+                Some(count @ 1..) => {
+                    *count -= 1;
+                    true
+                }
+                _ => false,
+            };
+            let known = received.iter().filter(is_known);
+            known.map(|(number, _)| *number).collect()
+        });
+        second.contains(&number)
+    }
 }
 
 /// The path as a child process can open it, whatever its working directory.

@@ -173,7 +173,7 @@ impl NgReader {
             return Err(PcapError::RecordLength(len));
         }
         let body = (len as usize).checked_sub(FRAME_LEN + done);
-        let body = body.filter(|_| len % 4 == 0 && (done == 0 || len >= MIN_SECTION));
+        let body = body.filter(|_| len.is_multiple_of(4) && (done == 0 || len >= MIN_SECTION));
         let Some(body) = body else {
             return Err(PcapError::Block("a block has a length that none can have"));
         };

@@ -10,13 +10,16 @@
 
 mod data;
 mod operations;
+pub(super) mod steps;
 
 use crate::capture::Datagram;
-use data::{Data, Group, stamp};
+pub(super) use data::stamp;
+use data::{Data, Group};
 use oarlock_wire::{CmMessage, CommId, MAD_LEN, Packet, Qpn, SidrStatus};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
+use steps::{Step, Steps};
 
 /// The exchanges of a capture.
 #[derive(Debug, Default)]
@@ -77,6 +80,7 @@ struct Exchange {
     passive: IpAddr,
     active_id: CommId,
     lines: Vec<String>,
+    steps: Steps,
     /// What each message said last, to tell a repetition.
     said: Vec<(Way, [u8; MAD_LEN])>,
     data: Option<Data>,
@@ -162,6 +166,9 @@ impl Exchanges {
         if !repetition {
             exchange.said.push((way, *mad));
         }
+        exchange
+            .steps
+            .message(at, way, message.to_string(), repetition);
         let again = if repetition { " (again)" } else { "" };
         exchange
             .lines
@@ -239,6 +246,7 @@ impl Exchanges {
                 passive,
                 active_id,
                 lines: Vec::new(),
+                steps: Steps::default(),
                 said: Vec::new(),
                 data: None,
                 ended: false,
@@ -258,10 +266,10 @@ impl Exchanges {
             self.unmatched += 1;
             return;
         };
-        self.exchanges[number]
-            .data
-            .get_or_insert_with(|| Data::beginning(at))
-            .add(at, way, packet);
+        let exchange = &mut self.exchanges[number];
+        let data = exchange.data.get_or_insert_with(|| Data::beginning(at));
+        let seen = data.add(at, way, packet);
+        exchange.steps.data(at, way, seen, packet);
     }
 
     /// Many may have found one queue pair: the first datagram of a sender goes to the first resolution from there that has
@@ -297,15 +305,42 @@ impl Exchanges {
     /// The lines of one connection or resolution, numbered from 1.
     pub(crate) fn exchange(&self, number: usize) -> Option<Vec<String>> {
         let exchange = self.exchanges.get(number.checked_sub(1)?)?;
-        let mut lines = vec![format!(
-            "{} {number}: A = {} (active), B = {} (passive)",
-            exchange.kind.name(),
-            exchange.active,
-            exchange.passive
-        )];
+        let mut lines = vec![exchange.title(number)];
         lines.extend(exchange.lines.iter().cloned());
         lines.extend(exchange.data.iter().flat_map(Data::lines));
         Some(lines)
+    }
+
+    /// The title and the steps of one connection or resolution, numbered from 1, and the addresses of its sides.
+    pub(super) fn drawing(&self, number: usize) -> Option<(String, [IpAddr; 2], &[Step])> {
+        let exchange = self.exchanges.get(number.checked_sub(1)?)?;
+        let title = format!("{} {number}", exchange.kind.name());
+        let sides = [exchange.active, exchange.passive];
+        Some((title, sides, exchange.steps.list()))
+    }
+
+    /// The last line: what there is besides.
+    pub(super) fn summary(&self) -> String {
+        let of = |kind| self.exchanges.iter().filter(|e| e.kind == kind).count();
+        format!(
+            "{} connections; {} resolutions; {} groups; {} packets of exchanges that began before the capture; {} datagrams that are no packet we know",
+            of(Kind::Connection),
+            of(Kind::Resolution),
+            self.groups.len(),
+            self.unmatched,
+            self.unknown
+        )
+    }
+
+    /// The lines of the multicast groups.
+    pub(super) fn group_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (address, group) in &self.groups {
+            lines.push(format!("group {address}"));
+            lines.extend(group.lines(*address));
+            lines.push(String::new());
+        }
+        lines
     }
 
     /// The lines of all exchanges, and what is none of theirs.
@@ -315,25 +350,22 @@ impl Exchanges {
             lines.extend(self.exchange(number).unwrap_or_default());
             lines.push(String::new());
         }
-        for (address, group) in &self.groups {
-            lines.push(format!("group {address}"));
-            lines.extend(group.lines(*address));
-            lines.push(String::new());
-        }
-        let of = |kind| self.exchanges.iter().filter(|e| e.kind == kind).count();
-        lines.push(format!(
-            "{} connections; {} resolutions; {} groups; {} packets of exchanges that began before the capture; {} datagrams that are no packet we know",
-            of(Kind::Connection),
-            of(Kind::Resolution),
-            self.groups.len(),
-            self.unmatched,
-            self.unknown
-        ));
+        lines.extend(self.group_lines());
+        lines.push(self.summary());
         lines
     }
 }
 
 impl Exchange {
+    fn title(&self, number: usize) -> String {
+        format!(
+            "{} {number}: A = {} (active), B = {} (passive)",
+            self.kind.name(),
+            self.active,
+            self.passive
+        )
+    }
+
     fn end_of_data(&mut self) {
         if let Some(data) = self.data.take() {
             self.lines.extend(data.lines());
@@ -341,5 +373,7 @@ impl Exchange {
     }
 }
 
+#[cfg(test)]
+mod picture_tests;
 #[cfg(test)]
 mod tests;

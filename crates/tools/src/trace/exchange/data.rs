@@ -41,7 +41,7 @@ pub(super) struct Flow {
 
 /// What a packet was to a [`Flow`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seen {
+pub(super) enum Seen {
     Request,
     Response,
     Again,
@@ -57,12 +57,14 @@ impl Data {
         }
     }
 
-    pub(super) fn add(&mut self, at: Duration, way: Way, packet: &Packet<'_>) {
-        match self.ways[usize::from(way == Way::BToA)].add(packet) {
+    pub(super) fn add(&mut self, at: Duration, way: Way, packet: &Packet<'_>) -> Seen {
+        let seen = self.ways[usize::from(way == Way::BToA)].add(packet);
+        match seen {
             Seen::Request => self.operations.request(at, way, packet),
             Seen::Response => self.operations.response(way, packet),
             Seen::Again => {}
         }
+        seen
     }
 
     /// What went each way, and the operations one by one.
@@ -237,6 +239,6 @@ impl fmt::Display for Flow {
 }
 
 /// A time since the first packet.
-pub(super) fn stamp(at: Duration) -> String {
+pub(in super::super) fn stamp(at: Duration) -> String {
     format!("t={}.{:06}", at.as_secs(), at.subsec_micros())
 }

@@ -6,10 +6,10 @@ use oarlock_wire::{
     Syndrome, TransactionId, XrcEth,
 };
 
-const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+pub(super) const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+pub(super) const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
-fn qpn(number: u32) -> Qpn {
+pub(super) fn qpn(number: u32) -> Qpn {
     Qpn::new(number).unwrap()
 }
 
@@ -18,7 +18,7 @@ fn bth(opcode: Opcode, dest_qpn: Qpn, psn: u32) -> Bth {
 }
 
 /// One datagram: packet and a place for the ICRC, which the ladder does not judge.
-fn datagram(header: &PacketHeader, payload: &[u8]) -> Vec<u8> {
+pub(super) fn datagram(header: &PacketHeader, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; header.len() + payload.len() + 4];
     let len = header.emit_packet(payload, &mut bytes).unwrap();
     bytes.truncate(len + 4);
@@ -37,8 +37,8 @@ fn management(message: &CmMessage) -> Vec<u8> {
     datagram(&header, &mad)
 }
 
-struct Recorder {
-    exchanges: Exchanges,
+pub(super) struct Recorder {
+    pub(super) exchanges: Exchanges,
     micros: u64,
 }
 
@@ -50,7 +50,7 @@ impl Recorder {
         }
     }
 
-    fn add(&mut self, source: IpAddr, destination: IpAddr, payload: &[u8]) {
+    pub(super) fn add(&mut self, source: IpAddr, destination: IpAddr, payload: &[u8]) {
         self.micros += 10;
         self.exchanges.add(&Datagram {
             time: Duration::from_micros(self.micros),
@@ -60,12 +60,12 @@ impl Recorder {
         });
     }
 
-    fn say(&mut self, source: IpAddr, destination: IpAddr, message: &CmMessage) {
+    pub(super) fn say(&mut self, source: IpAddr, destination: IpAddr, message: &CmMessage) {
         self.add(source, destination, &management(message));
     }
 }
 
-fn req(id: u32) -> CmMessage {
+pub(super) fn req(id: u32) -> CmMessage {
     CmMessage::Req(Req {
         local_comm_id: CommId(id),
         local_qpn: qpn(0x11),
@@ -73,7 +73,7 @@ fn req(id: u32) -> CmMessage {
     })
 }
 
-fn rep(active: u32, passive: u32) -> CmMessage {
+pub(super) fn rep(active: u32, passive: u32) -> CmMessage {
     CmMessage::Rep(Rep {
         local_comm_id: CommId(passive),
         remote_comm_id: CommId(active),
@@ -91,7 +91,7 @@ fn rtu(active: u32, passive: u32) -> CmMessage {
 }
 
 /// A whole connection; both ends may have one address.
-fn whole(a: IpAddr, b: IpAddr) -> Recorder {
+pub(super) fn whole(a: IpAddr, b: IpAddr) -> Recorder {
     let mut recorder = Recorder::new();
     recorder.say(a, b, &req(1));
     recorder.say(a, b, &req(1));
@@ -373,7 +373,7 @@ fn what_belongs_to_no_connection_is_counted() {
 }
 
 /// A connection between queue pairs 0x11 (A) and 0x22 (B), established, with nothing said yet.
-fn established() -> Recorder {
+pub(super) fn established() -> Recorder {
     let mut recorder = Recorder::new();
     recorder.say(A, B, &req(1));
     recorder.say(B, A, &rep(1, 2));
