@@ -67,5 +67,5 @@ pub(crate) fn ah_attr(given: &oarlock_ucm::abi::UverbsAhAttr) -> ibv_ah_attr {
 }
 
 /// Addresses of native InfiniBand (Linux `include/linux/socket.h`).
-const AF_IB: libc::c_int = 27;
+pub(super) const AF_IB: libc::c_int = 27;
 const SOCKADDR_IB_LEN: usize = 48;

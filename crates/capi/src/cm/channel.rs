@@ -47,6 +47,10 @@ impl Channel {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let client = process.host.open_channel()?;
         let fd = client.as_fd().as_raw_fd();
+        // The service makes it without; whether calls wait is for the program to say.
+        let flags = rustix::fs::fcntl_getfl(&client).map_err(of_descriptor)?;
+        rustix::fs::fcntl_setfl(&client, flags.difference(OFlags::NONBLOCK))
+            .map_err(of_descriptor)?;
         Ok(Arc::new(Self {
             abi: UnsafeCell::new(rdma_event_channel { fd }),
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -146,8 +150,7 @@ impl Channel {
         if take(&client)? {
             return Ok(true);
         }
-        let flags = rustix::fs::fcntl_getfl(&*client)
-            .map_err(|errno| Refused::new(errno.raw_os_error(), "the channel's descriptor"))?;
+        let flags = rustix::fs::fcntl_getfl(&*client).map_err(of_descriptor)?;
         if !flags.contains(OFlags::NONBLOCK)
             && let Some(mut waiting) = Patience::new()
         {
@@ -216,6 +219,11 @@ fn take(client: &ClientChannel) -> Result<bool> {
             error.to_string(),
         )),
     }
+}
+
+fn of_descriptor(errno: rustix::io::Errno) -> Refused {
+    let sentence = format!("the event channel's descriptor: {errno}");
+    Refused::new(errno.raw_os_error(), sentence)
 }
 
 /// The service's end of the descriptor is closed.

@@ -1,7 +1,7 @@
 //! Events: fetched, turned into what C reads, acknowledged.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -113,7 +113,7 @@ fn deliver(
     let Some(owner) = owner else {
         tracing::error!(
             "event {} is about nobody that this program knows: use the same release for both",
-            name_of(raw.kind)
+            names::of_event(raw.kind)
         );
         return None;
     };
@@ -152,11 +152,18 @@ impl Draft {
         public.id = owner.abi();
         public.event = raw.kind;
         public.status = raw.status;
+        if raw.kind == INTERNAL {
+            // The library wrote it to itself, and says in it which event the program is to see.
+            public.event = u32::try_from(raw.arg()).unwrap_or(INTERNAL);
+        }
         let mut draft = Self {
             public,
             private_data: Vec::new(),
             is_datagram: owner.is_datagram(),
         };
+        if raw.kind == INTERNAL {
+            return draft;
+        }
         if raw.kind == USER {
             // SAFETY: later headers have a 64-bit number at the start of the union, which is aligned for it.
             unsafe { (&raw mut draft.public.param).cast::<u64>().write(raw.arg()) };
@@ -211,7 +218,7 @@ impl Draft {
 
     /// What was reported as a success has failed here.
     fn failed(mut self, kind: rdma_cm_event_type, refused: &Refused) -> Self {
-        tracing::warn!("{}: {refused}", name_of(self.public.event));
+        tracing::warn!("{}: {refused}", names::of_event(self.public.event));
         self.public.event = kind;
         self.public.status = -refused.errno.0;
         self
@@ -232,7 +239,10 @@ impl Draft {
             channel: channel.serial(),
             is_counted: false,
         });
-        event.owner.ledger.delivered(name_of(self.public.event));
+        event
+            .owner
+            .ledger
+            .delivered(names::of_event(self.public.event));
         let len = self.private_data.len().min(PRIVATE_DATA);
         event.private_data[..len].copy_from_slice(&self.private_data[..len]);
         let event = Box::into_raw(event);
@@ -380,7 +390,7 @@ impl Event {
     }
 
     fn name(&mut self) -> &'static str {
-        name_of(self.abi.get_mut().event)
+        names::of_event(self.abi.get_mut().event)
     }
 
     fn count(&mut self) {
@@ -506,14 +516,9 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
     0
 }
 
-/// The name of an event.
-pub(super) fn name_of(event: rdma_cm_event_type) -> &'static str {
-    // SAFETY: the names are constants, and end as C's do.
-    let name = unsafe { CStr::from_ptr(names::rdma_event_str(event)) };
-    name.to_str().unwrap_or_default()
-}
-
 /// An event that a program wrote (Linux `include/uapi/rdma/rdma_user_cm.h`; later than the headers of rdma-core 44).
 pub(super) const USER: rdma_cm_event_type = 18;
+/// An event that a library wrote (as there).
+pub(super) const INTERNAL: rdma_cm_event_type = 19;
 /// `RDMA_MAX_PRIVATE_DATA` of the header.
 const PRIVATE_DATA: usize = 256;

@@ -17,7 +17,7 @@ use super::channel::Channel;
 use super::devices::{self, Bound};
 use super::endpoint::Kept;
 use super::ledger::Ledger;
-use super::{event, resolve};
+use super::{event, multicast, resolve};
 use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 use crate::process::{self, Process};
@@ -350,6 +350,8 @@ impl Id {
     }
 
     fn release(&self) {
+        // Memberships hold the identifier.
+        multicast::forget(self);
         let listed = all().remove(&self.uid);
         if self.is_sync() {
             self.bound().close();

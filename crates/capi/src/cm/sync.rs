@@ -6,9 +6,9 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::channel;
 use super::event::{self, Next, Step};
 use super::id::Id;
+use super::{channel, names};
 use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 
@@ -90,6 +90,6 @@ pub(crate) fn outcome(event: *mut rdma_cm_event) -> Result<()> {
     } else {
         status.abs()
     };
-    let name = event::name_of(kind);
+    let name = names::of_event(kind);
     Err(Refused::new(errno, format!("{name}, status {status}")))
 }
