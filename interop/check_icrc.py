@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Judge the ICRC of every RoCEv2 packet in a classic pcap.
+"""Judge the ICRC of every RoCEv2 packet in a classic pcap or a pcapng file.
 
 usage: check_icrc.py FILE...
 
 Prints one line per file, `icrc ok=N bad=N other=N`, and on standard error each bad packet. `other` counts frames that are not
 RoCEv2 or cannot be judged: fragments, frames that the capture cut short, IPv6 with extension headers. Exit status: 0 when at
-least one ICRC was right in every file and none was wrong, 1 otherwise, 2 when a file cannot be read as a pcap.
+least one ICRC was right in every file and none was wrong, 1 otherwise, 2 when a file cannot be read as a
+pcap or pcapng.
 
 This program is a judge from outside: it shares nothing with the Rust sources and knows the rule from IBA Vol. 1 ch. 7 and
 Annex A17 alone. The ICRC is the CRC-32 of Ethernet, least significant byte first, over 64 bits of ones and the packet from the
@@ -35,7 +36,7 @@ ETHERTYPE_VLAN = (0x8100, 0x88A8)
 
 
 class Unreadable(Exception):
-    """The file is not a pcap that this program understands."""
+    """The file is not a pcap or pcapng that this program understands."""
 
 
 def past_bare_ip(frame):
@@ -106,6 +107,51 @@ def records(data, order):
         at += captured
 
 
+INTERFACE = 1
+ENHANCED_PACKET = 6
+BYTE_ORDER_MAGIC = 0x1A2B3C4D
+
+
+def packets_of_pcapng(data):
+    """Yields (number, frame, whether the capture kept all of it, the function that skips its link header)."""
+    at, number, order, interfaces = 0, 0, "<", []
+    while at < len(data):
+        if at + 12 > len(data):
+            raise Unreadable("block at byte %d: cut short" % at)
+        if data[at:at + 4] == b"\x0a\x0d\x0d\x0a":
+            order = next((o for o in "<>" if struct.unpack_from(o + "I", data, at + 8)[0] == BYTE_ORDER_MAGIC), None)
+            if order is None:
+                raise Unreadable("section at byte %d: no byte order" % at)
+            interfaces = []
+        kind, length = struct.unpack_from(order + "2I", data, at)
+        if length % 4 or length < 12 or at + length > len(data):
+            raise Unreadable("block at byte %d: cut short" % at)
+        if struct.unpack_from(order + "I", data, at + length - 4)[0] != length:
+            raise Unreadable("block at byte %d: its lengths differ" % at)
+        if kind == INTERFACE:
+            (link_type,) = struct.unpack_from(order + "H", data, at + 8)
+            if link_type not in LINK_TYPES:
+                raise Unreadable("link type %d is not known here" % link_type)
+            interfaces.append(LINK_TYPES[link_type])
+        elif kind == ENHANCED_PACKET:
+            number += 1
+            interface, _, _, captured, original = struct.unpack_from(order + "5I", data, at + 8)
+            if interface >= len(interfaces) or captured > length - 32:
+                raise Unreadable("packet %d: no such interface, or cut short" % number)
+            yield number, data[at + 28:at + 28 + captured], captured == original, interfaces[interface]
+        at += length
+
+
+def packets(data):
+    """As packets_of_pcapng, of either format."""
+    if data[:4] == b"\x0a\x0d\x0d\x0a":
+        yield from packets_of_pcapng(data)
+        return
+    order, past_link_header = file_header(data)
+    for number, frame, whole in records(data, order):
+        yield number, frame, whole, past_link_header
+
+
 def masked_ipv4(packet):
     """Returns (masked IP header, UDP datagram), or None if this is no unfragmented UDP over IPv4."""
     length = (packet[0] & 0x0F) * 4
@@ -159,9 +205,8 @@ def judge(packet):
 def check(path):
     with open(path, "rb") as file:
         data = file.read()
-    order, past_link_header = file_header(data)
     counts = {"ok": 0, "bad": 0, "other": 0}
-    for number, frame, whole in records(data, order):
+    for number, frame, whole, past_link_header in packets(data):
         verdict = None
         if whole:
             try:
