@@ -1,0 +1,185 @@
+"""Hosts to run programs on: network namespaces, and in each an ordinary user.
+
+The scripts of accept/ run as root of a user namespace of their own (lib.sh). Here every host is a further network namespace, which that root
+sets up; the programs run in a user namespace below it, as user 1000, without any capability.
+"""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import termios
+import threading
+import time
+
+ORDINARY = ["unshare", "-U", "--map-user=1000", "--map-group=1000", "--"]
+OARLOCK = os.environ["OARLOCK"]
+
+
+class Process:
+    """A program whose standard output is a terminal, so that it speaks line by line as it does to a person."""
+
+    def __init__(self, command, environment):
+        self.command = command
+        self.lines, self._rest = [], b""
+        master, slave = pty.openpty()
+        mode = termios.tcgetattr(slave)
+        mode[1] &= ~termios.OPOST
+        termios.tcsetattr(slave, termios.TCSANOW, mode)
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self._error = []
+        self._readers = [
+            threading.Thread(target=self._read_terminal, args=(master,), daemon=True),
+            threading.Thread(target=lambda: self._error.append(self._child.stderr.read()), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_terminal(self, master):
+        while True:
+            try:
+                some = os.read(master, 65536)
+            except OSError:  # EIO: nobody has the terminal open any more
+                break
+            if not some:
+                break
+            *whole, self._rest = (self._rest + some).split(b"\n")
+            self.lines += [line.decode(errors="replace") for line in whole]
+        os.close(master)
+
+    @property
+    def pid(self):
+        return self._child.pid
+
+    def running(self):
+        return self._child.poll() is None
+
+    def wait(self, until):
+        """Waits until that time of the monotonic clock; whether it has ended."""
+        try:
+            self._child.wait(max(0.0, until - time.monotonic()))
+            return True
+        except subprocess.TimeoutExpired:
+            return False
+
+    def signal(self, number):
+        """To the process that was started, as `kill PID` does."""
+        if self.running():
+            self._child.send_signal(number)
+
+    def end(self):
+        """Ends what still runs of it. Afterwards `lines`, `error` and `status` are all there is."""
+        if self.running():
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        for reader in self._readers:
+            reader.join(5)
+        if self._rest:
+            self.lines.append(self._rest.decode(errors="replace"))
+            self._rest = b""
+
+    @property
+    def error(self):
+        return [line for line in b"".join(self._error).decode(errors="replace").split("\n") if line]
+
+    @property
+    def status(self):
+        return self._child.returncode
+
+
+class Host:
+    """A network namespace. `environment` is that of every program on it."""
+
+    def __init__(self, environment=None):
+        self.environment = dict(os.environ if environment is None else environment)
+        self._holder = subprocess.Popen(["unshare", "-n", "sleep", "900"], stdin=subprocess.DEVNULL)
+        ours = os.readlink("/proc/self/ns/net")
+        end = time.monotonic() + 10
+        while self._namespace() in (None, ours):
+            if time.monotonic() > end:
+                raise SystemExit("no further network namespace")
+            time.sleep(0.005)
+        self.root("ip", "link", "set", "lo", "up")
+
+    def _namespace(self):
+        try:
+            return os.readlink(f"/proc/{self._holder.pid}/ns/net")
+        except OSError:
+            return None
+
+    @property
+    def pid(self):
+        """The process that holds the namespace."""
+        return self._holder.pid
+
+    def _inside(self, command):
+        return ["nsenter", "-t", str(self.pid), "-n", "--", *command]
+
+    def root(self, *command):
+        """Sets the host up."""
+        subprocess.run(self._inside(command), check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def link_is_up(self, name):
+        shown = subprocess.run(self._inside(["ip", "-j", "link", "show", name]), capture_output=True, check=True)
+        return json.loads(shown.stdout)[0]["operstate"] == "UP"
+
+    def start(self, command, environment=None):
+        """Starts a program as an ordinary user."""
+        return Process(self._inside([*ORDINARY, *command]), {**self.environment, **(environment or {})})
+
+    def ps(self):
+        """What the host service says of itself, or None where no service runs."""
+        asked = subprocess.run(
+            self._inside([*ORDINARY, OARLOCK, "ps", "--json"]), stdin=subprocess.DEVNULL, capture_output=True, env=self.environment
+        )
+        return json.loads(asked.stdout) if asked.returncode == 0 else None
+
+    def devices(self):
+        asked = subprocess.run(
+            self._inside([*ORDINARY, OARLOCK, "devices", "--json"]), stdin=subprocess.DEVNULL, capture_output=True, env=self.environment
+        )
+        return json.loads(asked.stdout)["devices"] if asked.returncode == 0 else []
+
+    def listens(self, space, port):
+        """Whether a program listens: at a TCP socket (`tcp`), or with an identifier of a port space (`cm`)."""
+        if space == "tcp":
+            tables = (open(f"/proc/{self.pid}/net/{table}").read().split("\n")[1:] for table in ("tcp", "tcp6"))
+            fields = (line.split() for table in tables for line in table if line)
+            return any(f[1].endswith(f":{port:04X}") and f[3] == "0A" for f in fields)
+        shown = self.ps()
+        return shown is not None and any(i["state"] == "LISTEN" and i["local"].endswith(f":{port}") for i in shown["ids"])
+
+    def kill_service(self, number=signal.SIGKILL):
+        shown = self.ps()
+        if shown is not None:
+            try:
+                os.kill(shown["host"]["pid"], number)
+            except ProcessLookupError:
+                pass
+
+    def close(self):
+        """Ends the service and the namespace with it."""
+        self.kill_service(signal.SIGTERM)
+        self._holder.kill()
+        self._holder.wait()
+
+
+def join(one, other):
+    """A cable between two hosts, with IPv4 and IPv6 addresses that follow from their order."""
+    one.root("ip", "link", "add", "oar0", "type", "veth", "peer", "name", "oar1", "netns", str(other.pid))
+    for host, name, n in ((one, "oar0", 1), (other, "oar1", 2)):
+        # No link-local address of its own accord: it comes late, and the table of addresses is to be known beforehand.
+        host.root("ip", "link", "set", name, "addrgenmode", "none")
+        host.root("ip", "addr", "add", f"10.91.0.{n}/24", "dev", name)
+        host.root("ip", "addr", "add", f"fd00:91::{n}/64", "dev", name, "nodad")
+        host.root("ip", "link", "set", name, "up")
+    end = time.monotonic() + 10
+    # The kernel tells that the link is there up to a second late; until then the port is down.
+    while not all(host.link_is_up(name) for host, name in ((one, "oar0"), (other, "oar1"))):
+        if time.monotonic() > end:
+            raise SystemExit("the cable has no link")
+        time.sleep(0.02)
