@@ -9,7 +9,11 @@
 //! empty libraries that stand in for the drivers': those would need every name of every driver, and would take away what works
 //! without a device.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::abi::{ibv_context, ibv_wr_opcode};
+use crate::verbs::names::ibv_wr_opcode_str;
+use crate::verbs::query::gid_type_of_sysfs;
 
 core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/private.s")));
 
@@ -42,14 +46,23 @@ extern "C" fn oarlock_private_nothing() {}
 #[unsafe(no_mangle)]
 static oarlock_private_variable: bool = false;
 
-/// `ibv_query_gid_type`.
+/// `ibv_query_gid_type`, which ibv_devinfo calls.
+///
+/// # Safety
+/// As [`gid_type_of_sysfs`].
 #[unsafe(no_mangle)]
-extern "C" fn oarlock_private_query_gid_type() -> c_int {
-    libc::ENOSYS
+unsafe extern "C" fn oarlock_private_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: u32,
+    gid_type: *mut u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { gid_type_of_sysfs(context, port_num, index, gid_type) }
 }
 
 /// `ibv_wr_opcode_str`.
 #[unsafe(no_mangle)]
-extern "C" fn oarlock_private_wr_opcode_str(_opcode: u32) -> *const std::ffi::c_char {
-    c"unknown".as_ptr()
+extern "C" fn oarlock_private_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
+    ibv_wr_opcode_str(opcode)
 }

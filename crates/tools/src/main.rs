@@ -25,6 +25,7 @@ mod ping;
 mod progress;
 mod ps;
 mod report;
+mod run;
 mod signals;
 mod soak;
 mod trace;
@@ -64,6 +65,10 @@ enum Command {
     Bench(bench::Options),
     /// Round trips over a connection, in the manner of rping(1)
     Ping(ping::Options),
+    /// Runs a program that was built against rdma-core, as it is, on this host's software devices
+    Run(run::RunOptions),
+    /// Prints what sets up a shell so that its programs run as by `oarlock run`
+    Env(run::EnvOptions),
     /// Shows the devices of this host: addresses, limits, statistics
     Devices(devices::Options),
     /// Shows the host service: identifiers, ports, slots, counters
@@ -84,10 +89,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // clap exits with 2 on wrong usage, and with 0 after help and version.
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return help_or_wrong_usage(&error),
+    };
     if let Err(failure) = init_log(&cli.command) {
-        return failure.report();
+        let status = failure.report();
+        return match cli.command {
+            Command::Run(_) => ExitCode::from(run::STATUS_OURS),
+            _ => status,
+        };
     }
     if let Err(error) = signals::outlive_file_size_limit() {
         return failure::system("signals")(error).report();
@@ -98,6 +109,8 @@ fn main() -> ExitCode {
         Command::Cmtime(options) => cmtime::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Ping(options) => ping::run(&options),
+        Command::Run(options) => return run::run(&options),
+        Command::Env(options) => run::env(&options),
         Command::Devices(options) => devices::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Explain(options) => explain::run(&options),
@@ -110,6 +123,21 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Prints what clap has to say: 0 after help and version, 2 on wrong usage, but of `run`, whose program may end with 2 as well.
+fn help_or_wrong_usage(error: &clap::Error) -> ExitCode {
+    // Nobody is left to tell when the stream is closed.
+    let _ = error.print();
+    let is_run = std::env::args_os()
+        .nth(1)
+        .is_some_and(|command| command == "run");
+    match u8::try_from(error.exit_code()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) if is_run => ExitCode::from(run::STATUS_OURS),
+        Ok(status) => ExitCode::from(status),
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

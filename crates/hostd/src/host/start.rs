@@ -1,5 +1,6 @@
 //! Joining the running service, or starting one.
 
+use super::Host;
 use crate::address::connect_to_service;
 use crate::{Error, log, sys};
 use oarlock_port::fdpass;
@@ -23,6 +24,20 @@ pub(super) fn join() -> Result<OwnedFd, Error> {
         return Err(Error::OtherUser { service, program });
     }
     Ok(socket)
+}
+
+impl Host {
+    /// Starts a host service with `program` (as [`open_starting`](Self::open_starting) does) if none runs, and leaves it at
+    /// once: it stays for the time that services wait for their first program. For what starts another program.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Blocking
+    /// As [`open`](Self::open).
+    pub fn start(program: &Path) -> Result<(), Error> {
+        join_or_start(Some(program)).map(drop)
+    }
 }
 
 /// Joins the running service; starts one when there is none: `own`, if given, unless `$OARLOCK_HOSTD` names another.

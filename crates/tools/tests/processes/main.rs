@@ -6,6 +6,7 @@ mod explain;
 mod faults;
 mod ping;
 mod ps;
+mod run;
 mod support;
 
 use std::process::Command;
