@@ -4,7 +4,8 @@ use std::cell::UnsafeCell;
 use std::env;
 use std::ffi::{c_char, c_int};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use oarlock_device::DeviceInfo;
 use oarlock_wire::Guid;
@@ -29,8 +30,14 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Every device that was ever listed.
-static KNOWN: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+/// Every device that was ever listed, the newest first. They are never freed, and there is no lock that a fork could leave
+/// locked for the child.
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(ptr::null_mut());
+
+struct Known {
+    device: Arc<Device>,
+    older: *const Known,
+}
 
 impl Device {
     fn new(info: &DeviceInfo) -> Self {
@@ -55,16 +62,41 @@ impl Device {
 
     /// The one object for the device `info`.
     pub(crate) fn known(info: &DeviceInfo) -> Arc<Self> {
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |device: &&Arc<Self>| {
-            device.name == info.name && device.guid == info.guid && device.index == info.index
-        };
-        if let Some(device) = known.iter().find(same) {
-            return Arc::clone(device);
+        let mut new: *mut Known = ptr::null_mut();
+        loop {
+            let newest = KNOWN.load(Ordering::Acquire);
+            let mut at: *const Known = newest;
+            // SAFETY: null, or a leaked box of below.
+            while let Some(known) = unsafe { at.as_ref() } {
+                let device = &known.device;
+                if device.name == info.name
+                    && device.guid == info.guid
+                    && device.index == info.index
+                {
+                    if !new.is_null() {
+                        // SAFETY: it was made below, and nobody else has seen it.
+                        drop(unsafe { Box::from_raw(new) });
+                    }
+                    return Arc::clone(device);
+                }
+                at = known.older;
+            }
+            if new.is_null() {
+                new = Box::into_raw(Box::new(Known {
+                    device: Arc::new(Self::new(info)),
+                    older: newest,
+                }));
+            }
+            // SAFETY: nobody else has seen it yet.
+            unsafe { (*new).older = newest };
+            if KNOWN
+                .compare_exchange(newest, new, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
+                // SAFETY: as above; from now on it is only read.
+                return Arc::clone(unsafe { &(*new).device });
+            }
         }
-        let device = Arc::new(Self::new(info));
-        known.push(Arc::clone(&device));
-        device
     }
 
     /// The device that C knows as `device`.

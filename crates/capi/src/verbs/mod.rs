@@ -27,3 +27,6 @@ mod sysfs;
 mod turn;
 pub(crate) mod work;
 pub(crate) mod xrc;
+
+#[cfg(test)]
+mod tests;
