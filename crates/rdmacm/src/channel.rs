@@ -49,10 +49,10 @@ pub(crate) struct Channel {
     pub(crate) private_to: Option<u64>,
     /// What was acknowledged since the service was last told: identifier, events in all.
     acknowledged: Mutex<HashMap<u32, u32>>,
-    /// Whether a call of the synchronous identifier reads the channel.
+    /// Whether a call reads the channel, of those that do so in turn.
     is_read: Mutex<bool>,
-    /// That call has left.
-    left: Condvar,
+    /// That call has left, or has something for others of them.
+    for_others: Condvar,
     /// Told the uid of an identifier that reports here and is closed.
     on_close: OnceLock<OnClose>,
 }
@@ -209,7 +209,7 @@ impl Channel {
             private_to,
             acknowledged: Mutex::default(),
             is_read: Mutex::new(false),
-            left: Condvar::new(),
+            for_others: Condvar::new(),
             on_close: OnceLock::new(),
         }))
     }
@@ -235,18 +235,22 @@ impl Channel {
         }
     }
 
-    /// As [`wait_for`](Self::wait_for), for the calls of a synchronous identifier: one of them reads, and when it leaves the
-    /// others look what its event has changed for them.
+    /// As [`wait_for`](Self::wait_for), for calls that change what others of them wait for: one reads the channel, and when
+    /// it leaves all others check what is theirs without reading.
     pub(crate) fn wait_in_turn<T>(
         &self,
         deadline: Option<Instant>,
         look: impl FnMut() -> Result<Option<T>>,
+        mut check: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>> {
         let mut is_read = self.lock_is_read();
         while *is_read {
+            if let Some(found) = check() {
+                return Ok(Some(found));
+            }
             is_read = match deadline {
                 None => self
-                    .left
+                    .for_others
                     .wait(is_read)
                     .unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
@@ -254,7 +258,7 @@ impl Channel {
                     if left.is_zero() {
                         return Ok(None);
                     }
-                    self.left
+                    self.for_others
                         .wait_timeout(is_read, left)
                         .unwrap_or_else(PoisonError::into_inner)
                         .0
@@ -265,6 +269,12 @@ impl Channel {
         drop(is_read);
         let _turn = Turn(self);
         self.wait_for(deadline, look)
+    }
+
+    /// Has the other calls of [`wait_in_turn`](Self::wait_in_turn) check what is theirs, although the one that reads stays.
+    pub(crate) fn check_again(&self) {
+        let _is_read = self.lock_is_read();
+        self.for_others.notify_all();
     }
 
     fn lock_is_read(&self) -> MutexGuard<'_, bool> {
@@ -576,7 +586,7 @@ struct Turn<'a>(&'a Channel);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         *self.0.lock_is_read() = false;
-        self.0.left.notify_all();
+        self.0.for_others.notify_all();
     }
 }
 

@@ -108,7 +108,7 @@ impl Identifier {
         call: &'static str,
         awaited: &'static str,
     ) -> Result<Event> {
-        let event = self.wait_on(channel, call, awaited, || channel.try_event())?;
+        let event = self.wait_on(channel, call, awaited, || channel.try_event(), || None)?;
         // A new connection starts on its listener's channel, which here is the listener's alone.
         if let Event::ConnectRequest { id, .. } = &event {
             id.move_to_own_channel(call)?;
@@ -122,8 +122,9 @@ impl Identifier {
         call: &'static str,
         awaited: &'static str,
         look: impl FnMut() -> Result<Option<T>>,
+        check: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        match channel.wait_in_turn(self.deadline(), look) {
+        match channel.wait_in_turn(self.deadline(), look, check) {
             Ok(Some(found)) => Ok(found),
             Ok(None) => Err(Error::TimedOut {
                 peer: self.0.peer(),
@@ -143,16 +144,17 @@ impl Identifier {
         let Some(channel) = self.private_channel() else {
             return Ok(());
         };
+        // Another call may have taken the event of the end.
+        let check = || self.0.has_ended().then(|| awaited.outcome_of_end(self));
         let look = || {
             while let Some(event) = channel.try_event()? {
                 if let Some(outcome) = awaited.outcome(event) {
                     return Ok(Some(outcome));
                 }
             }
-            let ended = self.0.has_ended();
-            Ok(ended.then(|| awaited.outcome_of_end(self)))
+            Ok(check())
         };
-        self.wait_on(&channel, awaited.call(), awaited.name(), look)?
+        self.wait_on(&channel, awaited.call(), awaited.name(), look, check)?
     }
 }
 

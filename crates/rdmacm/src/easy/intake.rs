@@ -69,7 +69,7 @@ impl<W: Ways> Intake<W> {
         options: &ConnectionOptions,
     ) -> Result<Found<W::Settled>> {
         for _ in 0..TURN {
-            if let Some(connection) = self.ready.pop_front() {
+            if let Some(connection) = self.take_ready() {
                 return Ok(Found::This(connection));
             }
             let Some(event) = channel.try_event()? else {
@@ -93,6 +93,15 @@ impl<W: Ways> Intake<W> {
             }
         }
         Ok(Found::LookAgain)
+    }
+
+    /// A connection that became established while nobody was looking for one.
+    pub(crate) fn take_ready(&mut self) -> Option<W::Settled> {
+        self.ready.pop_front()
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     pub(crate) fn turned_away(&self) -> u64 {

@@ -90,13 +90,15 @@ impl Listener {
     #[doc(alias = "rdma_get_request")]
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self) -> Result<Connection> {
-        self.wait_for("a connection", |intake| {
-            intake.accept(&self.channel, &self.options)
-        })
+        self.wait_for(
+            "a connection",
+            |intake| intake.accept(&self.channel, &self.options),
+            Intake::take_ready,
+        )
     }
 
     /// The next connection request, to be looked at, given a queue pair, and accepted or rejected by hand: a new
-    /// synchronous identifier. Connections that are established meanwhile come out of the next [`accept`](Self::accept).
+    /// synchronous identifier. Connections that are established meanwhile come out of [`accept`](Self::accept).
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -105,9 +107,11 @@ impl Listener {
     /// Until a request comes, or the [deadline](ConnectionOptions::deadline).
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&self) -> Result<Identifier> {
-        let child = self.wait_for("a connection request", |intake| {
-            intake.request(&self.channel)
-        })?;
+        let child = self.wait_for(
+            "a connection request",
+            |intake| intake.request(&self.channel),
+            |_| None,
+        )?;
         child.move_to_own_channel("get_request")?;
         Ok(child)
     }
@@ -135,20 +139,27 @@ impl Listener {
         &self,
         awaited: &'static str,
         look: impl Fn(&mut Intake<Synchronously>) -> Result<Found<T>>,
+        check: impl Fn(&mut Intake<Synchronously>) -> Option<T>,
     ) -> Result<T> {
+        let channel = &self.channel.inner;
         let look = || {
             loop {
-                // Others who accept have their turn in between.
-                match look(&mut self.lock())? {
+                let mut intake = self.lock();
+                let found = look(&mut intake)?;
+                let is_for_others = intake.has_ready();
+                drop(intake);
+                if is_for_others {
+                    channel.check_again();
+                }
+                match found {
                     Found::This(found) => return Ok(Some(found)),
                     Found::Nothing => return Ok(None),
                     Found::LookAgain => {}
                 }
             }
         };
-        let channel = &self.channel.inner;
         channel
-            .wait_for(self.options.until(), look)?
+            .wait_in_turn(self.options.until(), look, || check(&mut self.lock()))?
             .ok_or(Error::TimedOut {
                 peer: None,
                 awaited,

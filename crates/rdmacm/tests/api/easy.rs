@@ -233,6 +233,45 @@ fn several_threads_accept_and_every_end_is_reported() {
     assert_eq!(listener.turned_away(), 0);
 }
 
+/// While one thread looks for a request, it finds the connection that another thread waits for.
+#[test]
+fn a_request_looked_for_ends_the_wait_for_a_connection() {
+    let host = private();
+    let hasty = ConnectionOptions::new().deadline(Duration::ZERO);
+    let mut listener = Listener::bind(&host, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let events = channel(&host);
+    for _ in 0..10 {
+        listener = listener.options(hasty.clone());
+        let peer = resolved(&events, address);
+        peer.connect(&external(1)).unwrap();
+        wait_queued(&host, 1);
+        // Accepted, not confirmed.
+        assert!(matches!(listener.accept(), Err(Error::TimedOut { .. })));
+        expect(&events, "CONNECT_RESPONSE").ack();
+        listener = listener.options(patient());
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept());
+            std::thread::sleep(Duration::from_millis(5));
+            let looking = scope.spawn(|| listener.get_request());
+            // Time for both to wait, the one that looks being the first to be woken.
+            std::thread::sleep(Duration::from_millis(5));
+            peer.establish().unwrap();
+            let connection = accepting.join().unwrap().unwrap();
+            assert_eq!(
+                connection.id.peer_addr().unwrap(),
+                peer.local_addr().unwrap()
+            );
+            // Ends the thread that looks.
+            let another = resolved(&events, address);
+            another.connect(&external(2)).unwrap();
+            looking.join().unwrap().unwrap();
+            expect(&events, "REJECTED").ack();
+        });
+        expect(&events, "DISCONNECTED").ack();
+    }
+}
+
 /// A refusal picks a request; connections that become established meanwhile come out of the next `accept`.
 #[test]
 fn a_refusal_loses_no_connection() {

@@ -76,7 +76,7 @@ fn closing_ends_a_call_that_waits() {
     }
 }
 
-/// Of the calls that wait on one identifier each event answers one, and what it changes for the others they see.
+/// Of the calls that wait on one identifier each event answers one, and the others see what it changes for them.
 #[test]
 fn several_threads_wait_on_one_identifier() {
     let host = private();
@@ -111,24 +111,28 @@ fn several_threads_wait_on_one_identifier() {
     });
     // A rejection that another call takes ends the one that waits for its connection.
     let (_listener, address) = crate::support::listener(&events);
-    let id = synchronous(&host, address);
-    id.set_deadline(Instant::now().checked_add(LONG));
-    std::thread::scope(|scope| {
-        scope.spawn(|| id.next_event().map(drop));
-        let connecting = scope.spawn(|| id.connect(&external(4)).unwrap_err());
-        let child = request(&events).id;
-        child.reject(RejReason::CONSUMER_DEFINED, b"").unwrap();
-        let error = connecting.join().unwrap();
-        assert!(
-            matches!(
-                error,
-                Error::Rejected { .. } | Error::DisconnectedEarly { .. }
-            ),
-            "{error}"
-        );
-        // Unless it took the event, the other call has none to come.
-        id.clone().close().unwrap();
-    });
+    for _ in 0..20 {
+        let id = synchronous(&host, address);
+        id.set_deadline(Instant::now().checked_add(LONG));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| id.next_event().map(drop));
+            }
+            let connecting = scope.spawn(|| id.connect(&external(4)).unwrap_err());
+            let child = request(&events).id;
+            child.reject(RejReason::CONSUMER_DEFINED, b"").unwrap();
+            let error = connecting.join().unwrap();
+            assert!(
+                matches!(
+                    error,
+                    Error::Rejected { .. } | Error::DisconnectedEarly { .. }
+                ),
+                "{error}"
+            );
+            // The other calls have no event to come.
+            id.clone().close().unwrap();
+        });
+    }
 }
 
 /// Public faults 23 and 20: whatever a synchronous call ends with, its errno is positive and that of a C program, and the

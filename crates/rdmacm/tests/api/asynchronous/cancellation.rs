@@ -156,6 +156,36 @@ fn a_request_looked_for_loses_no_connection() {
     });
 }
 
+/// While one task looks for a request, it finds the connection that another waits for.
+#[test]
+fn a_request_looked_for_ends_the_wait_for_a_connection() {
+    let host = private();
+    on(&on_one_thread(), async move {
+        let events = channel(&host);
+        let host = async_host(&host);
+        let listener = AsyncListener::bind(&host, any_port())
+            .unwrap()
+            .options(small());
+        let first = resolved(&events, listener.local_addr().unwrap());
+        first.connect(&external(1)).unwrap();
+        wait_queued(host.host(), 1);
+        let mut accepting = pin!(listener.accept());
+        assert!(cancelled_after(1, accepting.as_mut()).await.is_none());
+        expect(&events, "CONNECT_RESPONSE").ack();
+        first.establish().unwrap();
+        wait_queued(host.host(), 1);
+        while queued_at_listener(&host) > 0 {
+            assert!(cancelled_after(1, listener.get_request()).await.is_none());
+            tokio::task::yield_now().await;
+        }
+        let connection = accepting.await.unwrap();
+        assert_eq!(
+            connection.id.id().peer_addr().unwrap(),
+            first.local_addr().unwrap()
+        );
+    });
+}
+
 fn queued_at_listener(host: &AsyncHost) -> u32 {
     let ids = host.host().ps().unwrap().ids;
     ids.iter().map(|id| id.queued).sum()
