@@ -10,7 +10,7 @@ python3 - <<'P' & holder=$!; children+=($holder)
 import socket, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('::', 4791)); time.sleep(60)
 P
-within 10 sh -c 'grep -q " 00000000000000000000000000000000:12B7 " /proc/net/udp6' || fail "the port is not held"
+within 120 sh -c 'grep -q " 00000000000000000000000000000000:12B7 " /proc/net/udp6' || fail "the port is not held"
 ! "$OARLOCK" host >"$work/port.out" 2>"$work/port.err" || fail "host started on a taken port"
 one_sentence "$work/port.err" '4791'
 kill "$holder"; wait "$holder" 2>/dev/null || true
