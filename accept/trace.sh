@@ -16,9 +16,9 @@ icrc() { python3 "$here/interop/check_icrc.py" "$1" >"$work/icrc.out" 2>"$work/i
 # trace FILE [OPTION...]: begins to capture; its process is in $tracer.
 trace() {
   local file=$1; shift
-  rm -f "$work/trace.out"
+  rm -f "$work/trace.out" "$work/trace.err" # what an earlier one said must not pass for this one's
   "$OARLOCK" trace -w "$file" "$@" >"$work/trace.out" 2>"$work/trace.err" & tracer=$!; children+=($tracer)
-  within 10 grep -qs '^tracing this host to' "$work/trace.out" "$work/trace.err" || fail "the tracer does not begin"
+  within 120 grep -qs '^tracing this host to' "$work/trace.out" "$work/trace.err" || fail "the tracer does not begin"
 }
 # trace_ends [SIGNAL]: ends it, which must go well.
 trace_ends() {
@@ -30,32 +30,39 @@ trace_ends() {
 cat >"$work/judge.py" <<'P'
 import subprocess, sys
 path, connections, messages = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-fields = ['infiniband.bth.destqp', 'infiniband.bth.opcode', 'infiniband.mad.attributeid', 'frame.interface_name', 'ip.src', 'ipv6.src',
-          'infiniband.cm.req.localcommid', 'infiniband.cm.rep.localcommid', 'infiniband.cm.rep.remotecommid', 'infiniband.cm.rtu.localcommid',
-          'infiniband.cm.dreq.localcommid', 'infiniband.cm.dreq.remotecommid', 'infiniband.cm.drep.localcommid', 'infiniband.cm.drep.remotecommid']
+ERROR = 0x00800000  # PI_ERROR of tshark's expert information
+fields = ['_ws.malformed', '_ws.expert.severity', 'frame.packet_flags_direction',
+          'infiniband.bth.destqp', 'infiniband.bth.opcode', 'infiniband.mad.attributeid', 'frame.interface_name', 'ip.src', 'ipv6.src',
+          'infiniband.cm.req', 'infiniband.cm.rep', 'infiniband.cm.rep.remotecommid', 'infiniband.cm.rtu.localcommid',
+          'infiniband.cm.dreq.localcommid', 'infiniband.cm.dreq.remotecommid', 'infiniband.cm.drsp.localcommid', 'infiniband.cm.drsp.remotecommid']
 args = [a for f in fields for a in ('-e', f)]
 out = subprocess.run(['tshark', '-r', path, *sys.argv[4:], '-T', 'fields', *args], capture_output=True, text=True, check=True).stdout
 seen = {kind: set() for kind in ('req', 'rep', 'rtu', 'dreq', 'drep')}
-sends, acks, programs = 0, 0, {}
+sends, acks, packets, programs = 0, 0, 0, {}
+def check(good, sentence):
+    if not good: print('bad: ' + sentence); sys.exit(1)
 for line in out.splitlines():
     row = dict(zip(fields, line.split('\t')))
+    packets += 1
+    check(not row['_ws.malformed'], f'packet {packets} is malformed')
+    check(not any(int(n) >= ERROR for n in row['_ws.expert.severity'].split(',') if n), f'packet {packets} is an error to tshark')
+    check(row['infiniband.bth.opcode'], f'packet {packets} is not InfiniBand')
+    # Each was recorded where it was sent, and nowhere else.
+    check(row['frame.packet_flags_direction'] == '2', f'packet {packets} stands there as received')
     programs.setdefault(row['frame.interface_name'], [0, 0])
     first = lambda key: int(row[key], 0) if row[key] else None
     if int(row['infiniband.bth.destqp'], 16) == 1:
         programs[row['frame.interface_name']][0] += 1
-        if row['infiniband.cm.req.localcommid']: seen['req'].add(first('infiniband.cm.req.localcommid'))
-        if row['infiniband.cm.rep.localcommid']: seen['rep'].add((first('infiniband.cm.rep.remotecommid'), first('infiniband.cm.rep.localcommid')))
+        if row['infiniband.cm.req']: seen['req'].add(first('infiniband.cm.req'))
+        if row['infiniband.cm.rep']: seen['rep'].add((first('infiniband.cm.rep.remotecommid'), first('infiniband.cm.rep')))
         if row['infiniband.cm.rtu.localcommid']: seen['rtu'].add(first('infiniband.cm.rtu.localcommid'))
-        for kind in ('dreq', 'drep'):
-            key = f'infiniband.cm.{kind}.'
+        for kind, key in (('dreq', 'infiniband.cm.dreq.'), ('drep', 'infiniband.cm.drsp.')):
             if row[key + 'localcommid']: seen[kind].add(frozenset((first(key + 'localcommid'), first(key + 'remotecommid'))))
     else:
         programs[row['frame.interface_name']][1] += 1
         opcode = int(row['infiniband.bth.opcode'])
         sends += opcode in (2, 3, 4, 5)
         acks += opcode == 17
-def check(good, sentence):
-    if not good: print('bad: ' + sentence); sys.exit(1)
 check(len(seen['req']) == connections, f"{len(seen['req'])} REQs for {connections} connections")
 check({a for a, _ in seen['rep']} == seen['req'], 'a REQ without its REP')
 check(seen['rtu'] == seen['req'], 'a REP without its RTU')
@@ -68,7 +75,7 @@ services = [name for name, (management, data) in programs.items() if management]
 writers = [name for name, (management, data) in programs.items() if data]
 check(len(services) == 1 and services[0].startswith('host service ('), f'management datagrams by {services}')
 check(len(writers) == 2 and services[0] not in writers, f'data by {writers}')
-print(f'judge: connections={connections} messages={sends} programs={len(writers)}')
+print(f'judge: packets={packets} connections={connections} messages={sends} programs={len(writers)}')
 P
 
 for addr in 127.0.0.1 ::1; do
@@ -77,13 +84,11 @@ for addr in 127.0.0.1 ::1; do
   trace "$cap" --json
   cmatose_pair "$addr"
   trace_ends INT
-  n=$(tshark -r "$cap" -T fields -e frame.number 2>/dev/null | wc -l)
+  python3 "$work/judge.py" "$cap" 100 2000 "${headers_only[@]}" >"$work/judge.out" || fail "$addr: $(tail -n 1 "$work/judge.out")"
+  n=$(sed -n 's/^judge: packets=\([0-9]*\) .*/\1/p' "$work/judge.out")
   [ "$n" -gt 2000 ] || fail "$addr: only $n packets"
-  [ "$(count "$cap" infiniband)" = "$n" ] || fail "$addr: tshark does not see InfiniBand in each of $n packets"
-  malformed "$cap" >"$work/bad.out"; [ ! -s "$work/bad.out" ] || fail "$addr: tshark finds malformed packets"
   icrc "$cap" || fail "$addr: a wrong ICRC"
   expect "$work/icrc.out" "^icrc ok=$n bad=0 other=0\$"
-  python3 "$work/judge.py" "$cap" 100 2000 "${headers_only[@]}" >"$work/judge.out" || fail "$addr: $(tail -n 1 "$work/judge.out")"
   python3 - "$work/trace.out" "$n" "$cap" >"$work/counts.out" <<'P' || fail "$addr: $(tail -n 1 "$work/counts.out")"
 import json, os, sys
 r, n = json.load(open(sys.argv[1])), int(sys.argv[2])
@@ -141,7 +146,6 @@ P
   # The ladder, as text and as a picture.
   "$OARLOCK" trace ladder "$cap" >"$work/ladder.out" 2>"$work/ladder.err" || fail "$addr: no ladder"
   expect "$work/ladder.out" '^100 connections; 0 resolutions; 0 groups; 0 packets of exchanges that began before the capture; 0 datagrams'
-  if grep -q '(again)\|repeated' "$work/ladder.out"; then fail "$addr: a packet stands there twice"; fi
   "$OARLOCK" trace ladder "$cap" --svg "$work/ladder.svg" >"$work/svg.out" 2>"$work/svg.err" || fail "$addr: no picture"
   python3 - "$work/ladder.svg" <<'P' || fail "$addr: the picture is no SVG of 50 connections"
 import sys, xml.etree.ElementTree as E
@@ -152,34 +156,40 @@ sys.exit(0 if root.tag == svg + 'svg' and titles == [f'connection {i}' for i in 
 P
 done
 
-# Programs that were there before the tracer are in it from then on; one tracer at a time; it ends by its time.
+# Programs that were there before the tracer are in it from then on; one tracer at a time.
 "$OARLOCK" ping -s -a 127.0.0.1 -P >"$work/server.out" 2>"$work/server.err" & server=$!; children+=($server)
-within 10 "$OARLOCK" ping -c -a 127.0.0.1 -C 1 >"$work/ping.out" 2>&1 || fail "ping does not begin: $(cat "$work/ping.out")"
+within 120 "$OARLOCK" ping -c -a 127.0.0.1 -C 1 >"$work/ping.out" 2>&1 || fail "ping does not begin: $(cat "$work/ping.out")"
 "$OARLOCK" ping -c -a 127.0.0.1 -C 1000000 >"$work/long.out" 2>"$work/long.err" & long=$!; children+=($long)
-trace "$work/some.pcapng" --seconds 1
-s=0; "$OARLOCK" trace -w "$work/second.pcapng" >"$work/second.out" 2>"$work/second.err" || s=$?
+trace "$work/some.pcapng"
+s=0; timeout 60 "$OARLOCK" trace -w "$work/second.pcapng" >"$work/second.out" 2>"$work/second.err" || s=$?
 [ "$s" = 1 ] || fail "a second tracer exited with $s"
 expect "$work/second.err" "^error: process $tracer \(oarlock\) traces this host already"
-trace_ends
-within 10 grep -Eqs '^[0-9]+ packets, [0-9]+ bytes in 1\.[0-9] s; the time is over$' "$work/trace.out" || fail "the time did not end it"
+within 120 bash -c '[ "$(stat -c %s "$0")" -gt 20000 ]' "$work/some.pcapng" || fail "nothing of programs that were there before"
+trace_ends TERM
 [ "$(count "$work/some.pcapng" 'infiniband.bth.destqp != 1')" -gt 10 ] || fail "nothing of programs that were there before"
 # It has ended for them, too: the file stays as it is. (Ten more round trips show that they go on.)
 size=$(stat -c %s "$work/some.pcapng")
 "$OARLOCK" ping -c -a 127.0.0.1 -C 10 >"$work/ping.out" 2>"$work/ping.err" || fail "ping after the end of the trace"
 [ "$(stat -c %s "$work/some.pcapng")" = "$size" ] || fail "a program goes on writing after the end"
 
+# A tracer ends by its time.
+trace "$work/time.pcapng" --seconds 0.3
+trace_ends
+expect "$work/trace.out" '^[0-9]+ packets, [0-9]+ bytes in [0-9.]+ s; the time is over$'
+
 # A tracer that dies ends its capture: the next can begin.
 trace "$work/dead.pcapng"
 kill -KILL "$tracer"; ended "$tracer"
-within 10 bash -c '"$OARLOCK" trace -w "$0" --seconds 0.2 >/dev/null 2>&1' "$work/next.pcapng" || fail "a dead tracer is in the way"
+within 120 bash -c '"$OARLOCK" trace -w "$0" --seconds 0.2 >/dev/null 2>&1' "$work/next.pcapng" || fail "a dead tracer is in the way"
 
 # A file that may not grow: the programs', not the tracer's, limit strikes first here, and ends the capture and nothing else.
-(ulimit -f 64; exec "$OARLOCK" ping -c -a 127.0.0.1 -C 3000 -S 1000) >"$work/limited.out" 2>"$work/limited.err" & limited=$!; children+=($limited)
+(ulimit -f 64; exec "$OARLOCK" ping -c -a 127.0.0.1 -C 1000000 -S 1000) >"$work/limited.out" 2>"$work/limited.err" & limited=$!; children+=($limited)
 trace "$work/limited.pcapng" --json
-s=0; within 20 gone "$tracer" || { kill -INT "$tracer"; }
+within 60 gone "$tracer" || fail "the limit of file sizes does not end the trace"
 ended "$tracer"; [ "$s" = 1 ] || fail "the tracer of a limited program exited with $s"
 expect "$work/trace.err" '^error: .*limited.pcapng: process [0-9]+ \(oarlock\) could not write a packet, and tracing ended there: File too large'
-ended "$limited"; [ "$s" = 0 ] || fail "a program failed because its trace could not grow: $s"
+gone "$limited" && fail "a program ended because its trace could not grow: $(cat "$work/limited.err")"
+kill "$limited"; ended "$limited"
 malformed "$work/limited.pcapng" >"$work/bad.out"; [ ! -s "$work/bad.out" ] || fail "half a packet is left in the file"
 tshark -r "$work/limited.pcapng" >/dev/null 2>"$work/cut.err" || fail "tshark cannot read the file to its end: $(cat "$work/cut.err")"
 kill "$long"; ended "$long"
@@ -195,9 +205,12 @@ kill "$server"; ended "$server"
 OARLOCK_TRACE=$work/both.pcapng cmatose_pair 127.0.0.1
 "$OARLOCK" trace ladder "$work/both.pcapng" >"$work/both.out" 2>"$work/ladder.err" || fail "no ladder of two programs"
 expect "$work/both.out" '^100 connections; 0 resolutions; 0 groups; 0 packets of exchanges'
-if grep -q '(again)\|repeated' "$work/both.out"; then fail "a packet between two programs is drawn twice"; fi
-if OARLOCK_TRACE=/nowhere/x "$OARLOCK" ps >"$work/ps.out" 2>"$work/ps.err"; then fail "a trace that cannot be written is not refused"; fi
-expect "$work/ps.err" '^error: cannot trace to /nowhere/x, which OARLOCK_TRACE names: '
+tshark -r "$work/both.pcapng" -Y 'frame.packet_flags_direction == 2' -w "$work/sent.pcapng" 2>/dev/null
+"$OARLOCK" trace ladder "$work/sent.pcapng" >"$work/sent.out" 2>"$work/ladder.err" || fail "no ladder of what was sent"
+[ "$(count "$work/both.pcapng" frame)" -gt "$(count "$work/sent.pcapng" frame)" ] || fail "two programs: nothing was received"
+cmp "$work/both.out" "$work/sent.out" >&2 || fail "a packet between two programs is drawn twice"
+if OARLOCK_TRACE=/nowhere/x "$OARLOCK" ping -c -a 127.0.0.1 >"$work/nowhere.out" 2>"$work/nowhere.err"; then fail "a trace that cannot be written is not refused"; fi
+expect "$work/nowhere.err" '^error: cannot trace to /nowhere/x, which OARLOCK_TRACE names: '
 # The service's end is the tracer's.
 trace "$work/last.pcapng"
 pid=$("$OARLOCK" ps --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["host"]["pid"])')
