@@ -3,7 +3,7 @@
 use oarlock_hostd::Host;
 use oarlock_ucm::abi::{Command, Header};
 use oarlock_ucm::client::{Answer, Call};
-use oarlock_ucm::proto::{WriteBatch, WriteItem, WriteReply};
+use oarlock_ucm::proto::{WriteItem, WriteReply};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::errno::{Refused, Result};
@@ -13,33 +13,8 @@ use crate::errno::{Refused, Result};
 /// # Errors
 /// The kernel's, with the service's sentence.
 pub(crate) fn call<A: Answer>(host: &Host, channel: u64, command: Call<A>) -> Result<A> {
-    let [answer] = call_all(host, channel, [command])?;
-    Ok(answer)
-}
-
-/// Carries out commands in one message, up to the first that fails, which is the result.
-///
-/// # Errors
-/// As [`call`].
-pub(crate) fn call_all<A: Answer, const N: usize>(
-    host: &Host,
-    channel: u64,
-    commands: [Call<A>; N],
-) -> Result<[A; N]> {
-    let batch = WriteBatch {
-        stop_on_error: true,
-        items: commands
-            .into_iter()
-            .map(|command| item(channel, command))
-            .collect(),
-        ..WriteBatch::default()
-    };
-    let replies = host.call_batch(batch)?;
-    let answers = replies
-        .into_iter()
-        .map(answer)
-        .collect::<Result<Vec<A>>>()?;
-    <[A; N]>::try_from(answers).map_err(|_| misfit())
+    let mut replies = host.call(&[item(channel, command)])?;
+    answer(replies.pop().ok_or_else(misfit)?)
 }
 
 /// Carries out a command whose structure and beside it C's own bytes are handed on as they are: the service judges them as

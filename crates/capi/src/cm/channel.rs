@@ -1,16 +1,17 @@
 //! Event channels.
 
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
-use std::ffi::c_int;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
 use oarlock_port::fork;
 use oarlock_ucm::proto::{Acknowledged, MAX_BATCH, WriteBatch};
+use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 
 use crate::abi::rdma_event_channel;
@@ -51,9 +52,11 @@ impl Channel {
         let flags = rustix::fs::fcntl_getfl(&client).map_err(of_descriptor)?;
         rustix::fs::fcntl_setfl(&client, flags.difference(OFlags::NONBLOCK))
             .map_err(of_descriptor)?;
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        open().insert(serial);
         Ok(Arc::new(Self {
             abi: UnsafeCell::new(rdma_event_channel { fd }),
-            serial: NEXT.fetch_add(1, Ordering::Relaxed),
+            serial,
             token: client.token(),
             fd,
             process: process.clone(),
@@ -122,23 +125,22 @@ impl Channel {
         self.serial
     }
 
-    /// The descriptor, as long as the channel is not closed.
-    pub(crate) fn fd(&self) -> c_int {
-        self.fd
+    /// What to wait on for the next event.
+    pub(crate) fn wait(&self) -> Wait {
+        Wait {
+            fd: self.fd,
+            serial: self.serial,
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.lock_client().is_none()
     }
 
-    /// Closes the descriptor; the service destroys the identifiers that are still here. Whoever waits is woken.
+    /// Closes the descriptor; the service destroys the identifiers that are still here.
     pub(crate) fn close(&self) {
-        let client = self.lock_client().take();
-        if let Some(client) = client
-            && let Err(errno) = rustix::net::shutdown(&*client, rustix::net::Shutdown::Both)
-        {
-            tracing::debug!("event channel {} not shut down: {errno}", self.fd);
-        }
+        open().remove(&self.serial);
+        self.lock_client().take();
     }
 
     /// Looks for an announced event, for a moment unless the program asked not to wait; whether there is one.
@@ -264,16 +266,59 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 /// Takes a byte from a channel's descriptor, as `read(2)` does; whether there was one, else `errno` says why.
 ///
 /// A program may cancel a thread that waits here (`pthread_cancel`): neither this function nor its callers may own anything.
-pub(crate) fn wait_for_byte(call: &'static str, fd: c_int) -> bool {
+/// It may also destroy the channel meanwhile. Then the thread goes on waiting, as in a call to the kernel whose descriptor is
+/// closed: programs take the end of such a wait for a failure.
+pub(crate) fn wait_for_byte(call: &'static str, wait: Wait) -> bool {
     let mut byte = 0_u8;
     // SAFETY: the byte is valid for writing.
-    let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, 0) };
-    got > 0 || {
-        told_why(call, got);
-        false
+    let mut got = unsafe { recv(wait.fd, (&raw mut byte).cast(), 1, 0) };
+    if got > 0 {
+        return true;
     }
+    let endless = endless_unless_open(wait.serial);
+    if endless >= 0 {
+        let mut count = 0_u64;
+        // SAFETY: the number is valid for writing.
+        got = unsafe { read(endless, (&raw mut count).cast(), size_of::<u64>()) };
+    }
+    told_why(call, got);
+    false
 }
 
+/// What to wait on, and which channel's it is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Wait {
+    fd: c_int,
+    serial: u64,
+}
+
+/// Channels that are not closed, by their serial numbers.
+static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+fn open() -> MutexGuard<'static, BTreeSet<u64>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// If the channel was closed by this program: a descriptor that never becomes readable. Keeps `errno`.
+extern "C" fn endless_unless_open(serial: u64) -> c_int {
+    static ENDLESS: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let error = std::io::Error::last_os_error();
+    let endless = if open().contains(&serial) {
+        None
+    } else {
+        ENDLESS
+            .get_or_init(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok())
+            .as_ref()
+    };
+    errno::set(errno::Errno(error.raw_os_error().unwrap_or_default()));
+    endless.map_or(-1, AsRawFd::as_raw_fd)
+}
+
+#[allow(
+    improper_ctypes_definitions,
+    reason = "both sides are Rust: the ABI is there because nothing unwinds from it"
+)]
 extern "C" fn told_why(call: &'static str, got: isize) {
     let error = std::io::Error::last_os_error();
     let refused = match error.raw_os_error() {
@@ -285,7 +330,8 @@ extern "C" fn told_why(call: &'static str, got: isize) {
     errno::minus_one(call, Err(refused));
 }
 
-// Declared here because the one of crate `libc` says that nothing unwinds from it.
+// Declared here because those of crate `libc` say that nothing unwinds from them.
 unsafe extern "C-unwind" {
-    fn recv(socket: c_int, buffer: *mut std::ffi::c_void, len: usize, flags: c_int) -> isize;
+    fn recv(socket: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
+    fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize;
 }

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use oarlock_ucm::abi::Ece;
 use oarlock_ucm::client::{self, Param};
 
-use super::id::{Id, Terms};
-use super::{qp, resolve, sync};
+use super::id::Id;
+use super::{event, qp, resolve, sync};
 use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 
@@ -123,10 +123,11 @@ fn check(id: &Id, given: Option<&Given>) -> Result<()> {
 }
 
 /// The parameters of the message.
-fn param(id: &Id, terms: &mut Terms, given: Option<Given>) -> Result<Param> {
+fn param(id: &Id, given: Option<Given>) -> Result<Param> {
     let is_default = given.is_none();
     let given = given.unwrap_or_default();
     let (qp_num, srq) = qp::told(id).unwrap_or((given.qp_num, given.srq));
+    let terms = id.terms();
     let mut private_data = terms.connect_prefix.clone();
     private_data.extend_from_slice(&given.private_data);
     if private_data.len() > usize::from(u8::MAX) {
@@ -189,9 +190,10 @@ fn connect(id: &Id, given: Option<Given>) -> Result<()> {
         given.as_ref().map(|given| given.initiator_depth),
         limits.initiator_depth,
     );
-    let param = param(id, &mut terms, given)?;
+    drop(terms);
+    let param = param(id, given)?;
     id.call(client::connect(id.number(), &param).map_err(too_long)?)?;
-    terms.connect_prefix.clear();
+    id.terms().connect_prefix.clear();
     Ok(())
 }
 
@@ -223,7 +225,6 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     unsafe {
         let begun = begin_accept(id, conn_param);
         if begun != 0 || is_datagram(id) {
-            // For datagrams nothing more comes to this side.
             return begun;
         }
         sync::finish("rdma_accept", id, begun)
@@ -260,17 +261,26 @@ fn accept(id: &Id, given: Option<Given>) -> Result<()> {
         terms.initiator_depth,
         limits.initiator_depth,
     );
-    if !id.is_datagram() {
-        qp::to_rtr_rts(id, terms.responder_resources, terms.initiator_depth)?;
-    }
-    let param = param(id, &mut terms, given)?;
-    let command = client::accept(id.number(), id.uid(), &param).map_err(too_long)?;
+    let (responder_resources, initiator_depth) = (terms.responder_resources, terms.initiator_depth);
+    // Nothing else is locked while the queue pair is.
     drop(terms);
-    id.call(command).inspect_err(|_| {
-        if let Err(refused) = qp::to_error(id) {
-            tracing::debug!("the queue pair of {id} is not stopped: {refused}");
-        }
-    })
+    if !id.is_datagram() {
+        qp::to_rtr_rts(id, responder_resources, initiator_depth)?;
+    }
+    let param = param(id, given)?;
+    let command = client::accept(id.number(), id.uid(), &param).map_err(too_long)?;
+    id.call(command).inspect_err(|_| stop(id))?;
+    if id.is_datagram() && id.is_sync() {
+        // Nothing more comes to this side, and the request is answered.
+        event::release_kept(id);
+    }
+    Ok(())
+}
+
+fn stop(id: &Id) {
+    if let Err(refused) = qp::to_error(id) {
+        tracing::debug!("the queue pair of {id} is not stopped: {refused}");
+    }
 }
 
 /// The active side's part after a response: the queue pair gets ready, then the peer is told.
@@ -280,11 +290,7 @@ fn accept(id: &Id, given: Option<Given>) -> Result<()> {
 pub(super) fn complete_active(id: &Id) -> Result<()> {
     let ready =
         qp::to_rtr_rts(id, OPEN, OPEN).and_then(|()| id.call(client::establish(id.number())));
-    ready.inspect_err(|_| {
-        if let Err(refused) = qp::to_error(id) {
-            tracing::debug!("the queue pair of {id} is not stopped: {refused}");
-        }
-    })
+    ready.inspect_err(|_| stop(id))
 }
 
 /// Completes a connection whose queue pair is the program's own, after CONNECT_RESPONSE.

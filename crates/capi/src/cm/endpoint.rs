@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::addrinfo::Resolution;
 use super::channel;
+use super::channel::Wait;
 use super::event::{self, Next, Step};
 use super::id::{Id, rdma_destroy_id};
 use super::option::rdma_set_option;
@@ -238,10 +239,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     loop {
         // SAFETY: the caller's promise.
         let step = unsafe { request_step(listen, id, is_announced) };
-        if step.wait_on < 0 {
-            return step.answer;
-        }
-        if !channel::wait_for_byte("rdma_get_request", step.wait_on) {
+        let Step::Wait(wait) = step else {
+            return step.answer();
+        };
+        if !channel::wait_for_byte("rdma_get_request", wait) {
             return -1;
         }
         is_announced = true;
@@ -265,18 +266,18 @@ unsafe extern "C" fn request_step(
         look(listen, is_announced)
     });
     match looked {
-        Ok(Look::Wait(fd)) => Step::wait_on(fd),
+        Ok(Look::Wait(wait)) => Step::Wait(wait),
         Ok(Look::Child(child)) => {
             // SAFETY: the caller's promise.
             unsafe { *place = child };
-            Step::answer(0)
+            Step::Answer(0)
         }
-        Err(refused) => Step::answer(errno::minus_one("rdma_get_request", Err(refused))),
+        Err(refused) => Step::Answer(errno::minus_one("rdma_get_request", Err(refused))),
     }
 }
 
 enum Look {
-    Wait(c_int),
+    Wait(Wait),
     Child(*mut rdma_cm_id),
 }
 
@@ -290,7 +291,7 @@ fn look(listen: &Id, is_announced: bool) -> Result<Look> {
     }
     let channel = Arc::clone(&listen.bound());
     match event::next(&channel, is_announced)? {
-        Next::Wait(fd) => Ok(Look::Wait(fd)),
+        Next::Wait(wait) => Ok(Look::Wait(wait)),
         Next::Event(event) => match take(listen, event) {
             Ok(child) => Ok(Look::Child(child)),
             Err(refused) => {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use oarlock_ucm::client::{self, Addresses, EventParam, Gids, IdNumber, Paths, UdEventParam};
 use oarlock_ucm::proto::{WriteBatch, WriteItem};
 
-use super::channel::{self, Channel};
+use super::channel::{self, Channel, Wait};
 use super::id::{self, Id};
 use super::multicast::{self, Join};
 use super::{address, call, connect, migrate, names, qp, resolve};
@@ -41,7 +41,7 @@ struct About {
 pub(crate) enum Next {
     Event(*mut rdma_cm_event),
     /// Take a byte from the channel's descriptor, which may wait, and look again.
-    Wait(c_int),
+    Wait(Wait),
 }
 
 /// Looks for the next event of a channel. `is_announced`: its byte was taken from the descriptor.
@@ -52,7 +52,7 @@ pub(crate) fn next(channel: &Arc<Channel>, mut is_announced: bool) -> Result<Nex
     loop {
         if !is_announced && !channel.look()? {
             channel.say();
-            return Ok(Next::Wait(channel.fd()));
+            return Ok(Next::Wait(channel.wait()));
         }
         is_announced = false;
         // The event announced may have moved, or its identifier may have gone.
@@ -444,36 +444,30 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     loop {
         // SAFETY: the caller's promise.
         let step = unsafe { get_step(channel, event, is_announced) };
-        if step.wait_on < 0 {
-            return step.answer;
-        }
-        if !channel::wait_for_byte("rdma_get_cm_event", step.wait_on) {
+        let Step::Wait(wait) = step else {
+            return step.answer();
+        };
+        if !channel::wait_for_byte("rdma_get_cm_event", wait) {
             return -1;
         }
         is_announced = true;
     }
 }
 
-/// What a call does next: wait on a descriptor, or, with a negative one, answer.
+/// What a call does next.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Step {
-    pub(crate) wait_on: c_int,
-    pub(crate) answer: c_int,
+pub(crate) enum Step {
+    Wait(Wait),
+    Answer(c_int),
 }
 
 impl Step {
-    pub(crate) fn answer(answer: c_int) -> Self {
-        Self {
-            wait_on: -1,
-            answer,
-        }
-    }
-
-    pub(crate) fn wait_on(fd: c_int) -> Self {
-        Self {
-            wait_on: fd,
-            answer: 0,
+    /// The answer; 0 where there is none yet.
+    pub(crate) fn answer(self) -> c_int {
+        match self {
+            Self::Wait(_) => 0,
+            Self::Answer(answer) => answer,
         }
     }
 }
@@ -491,13 +485,13 @@ unsafe extern "C" fn get_step(
         unsafe { Channel::share(channel) }.and_then(|channel| next(&channel, is_announced))
     };
     match looked {
-        Ok(Next::Wait(fd)) => Step::wait_on(fd),
+        Ok(Next::Wait(wait)) => Step::Wait(wait),
         Ok(Next::Event(event)) => {
             // SAFETY: the caller's promise.
             unsafe { *place = event };
-            Step::answer(0)
+            Step::Answer(0)
         }
-        Err(refused) => Step::answer(errno::minus_one("rdma_get_cm_event", Err(refused))),
+        Err(refused) => Step::Answer(errno::minus_one("rdma_get_cm_event", Err(refused))),
     }
 }
 

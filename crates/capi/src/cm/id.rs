@@ -237,18 +237,6 @@ impl Id {
         call::call(channel.host(), channel.token(), command)
     }
 
-    /// Carries out commands of the identifier in one message, up to the first that fails, which is the result.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub(crate) fn call_all<A: Answer, const N: usize>(
-        &self,
-        commands: [Call<A>; N],
-    ) -> Result<[A; N]> {
-        let channel = self.bound();
-        call::call_all(channel.host(), channel.token(), commands)
-    }
-
     /// Whoever has it may use the queue pair that the public part names, and nobody else destroys it meanwhile.
     pub(crate) fn qp_turn(&self) -> MutexGuard<'_, ()> {
         self.qp.lock().unwrap_or_else(PoisonError::into_inner)
@@ -332,7 +320,7 @@ impl Id {
     /// handles one.
     ///
     /// # Errors
-    /// The service does not know it; it has gone. Nothing is destroyed then.
+    /// The service does not know it. Nothing is destroyed then.
     pub(crate) fn destroy(&self) -> Result<()> {
         let channel = Arc::clone(&self.bound());
         if channel.is_closed() {
@@ -340,7 +328,15 @@ impl Id {
             self.release();
             return Ok(());
         }
-        let reported = self.call(client::destroy_id(self.number))?;
+        let reported = match self.call(client::destroy_id(self.number)) {
+            Ok(reported) => reported,
+            Err(_) if self.process.host.is_gone() => {
+                // So has everything that it knew.
+                self.release();
+                return Ok(());
+            }
+            Err(refused) => return Err(refused),
+        };
         channel.forget(self.number.0);
         self.ledger.close_account(channel.serial(), reported.0);
         event::release_kept(self);

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 use oarlock_ucm::client;
 
-use super::channel::Channel;
+use super::channel::{self, Channel};
 use super::id::Id;
 use super::{call, event};
 use crate::abi::{rdma_cm_id, rdma_event_channel};
@@ -53,6 +53,13 @@ pub(super) fn to_own_channel(id: &Id) -> Result<()> {
 }
 
 fn to(id: &Id, channel: Arc<Channel>, is_sync: bool) -> Result<()> {
+    if id.process().host.id() != channel.host().id() {
+        return Err(if id.process().host.is_gone() {
+            channel::gone()
+        } else {
+            Refused::new(libc::EINVAL, "the channel is of another host service")
+        });
+    }
     let old = {
         let mut bound = id
             .reports_to

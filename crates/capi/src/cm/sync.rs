@@ -6,9 +6,10 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use super::channel::{self, Wait};
 use super::event::{self, Next, Step};
 use super::id::Id;
-use super::{channel, names};
+use super::names;
 use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 
@@ -24,10 +25,10 @@ pub(crate) unsafe fn finish(call: &'static str, id: *mut rdma_cm_id, begun: c_in
     loop {
         // SAFETY: the caller's promise.
         let step = unsafe { complete_step(call, id, is_announced) };
-        if step.wait_on < 0 {
-            return step.answer;
-        }
-        if !channel::wait_for_byte(call, step.wait_on) {
+        let Step::Wait(wait) = step else {
+            return step.answer();
+        };
+        if !channel::wait_for_byte(call, wait) {
             return -1;
         }
         is_announced = true;
@@ -35,6 +36,10 @@ pub(crate) unsafe fn finish(call: &'static str, id: *mut rdma_cm_id, begun: c_in
 }
 
 /// One look for the event, from which nothing unwinds.
+#[allow(
+    improper_ctypes_definitions,
+    reason = "both sides are Rust: the ABI is there because nothing unwinds from it"
+)]
 unsafe extern "C" fn complete_step(
     call: &'static str,
     id: *mut rdma_cm_id,
@@ -43,14 +48,14 @@ unsafe extern "C" fn complete_step(
     // SAFETY: the caller's promise.
     let looked = unsafe { Id::of(id) }.and_then(|id| look(id, is_announced));
     match looked {
-        Ok(Some(fd)) => Step::wait_on(fd),
-        Ok(None) => Step::answer(0),
-        Err(refused) => Step::answer(errno::minus_one(call, Err(refused))),
+        Ok(Some(wait)) => Step::Wait(wait),
+        Ok(None) => Step::Answer(0),
+        Err(refused) => Step::Answer(errno::minus_one(call, Err(refused))),
     }
 }
 
-/// Looks for the event of a synchronous identifier: a descriptor to wait on, or nothing when the call is done.
-fn look(id: &Id, is_announced: bool) -> Result<Option<c_int>> {
+/// Looks for the event of a synchronous identifier: what to wait on, or nothing when the call is done.
+fn look(id: &Id, is_announced: bool) -> Result<Option<Wait>> {
     if !id.is_sync() {
         return Ok(None);
     }
@@ -59,7 +64,7 @@ fn look(id: &Id, is_announced: bool) -> Result<Option<c_int>> {
     }
     let channel = Arc::clone(&id.bound());
     match event::next(&channel, is_announced)? {
-        Next::Wait(fd) => Ok(Some(fd)),
+        Next::Wait(wait) => Ok(Some(wait)),
         Next::Event(event) => {
             keep(id, event);
             outcome(event)?;

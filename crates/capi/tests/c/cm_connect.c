@@ -505,11 +505,12 @@ static void *answers(void *with)
 	CHECK("connect-sync", rdma_accept(first, NULL) == 0);
 	expect("connect-sync", channel, RDMA_CM_EVENT_ESTABLISHED);
 	expect("connect-sync", channel, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK("connect-sync", rdma_disconnect(first) == 0);
+	destroy("connect-sync", first);
 	event = event_of("connect-sync", channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 	second = event->id;
 	CHECK("connect-sync", rdma_ack_cm_event(event) == 0);
 	CHECK("connect-sync", rdma_reject(second, "no", 2) == 0);
-	destroy("connect-sync", first);
 	destroy("connect-sync", second);
 	return NULL;
 }
@@ -559,6 +560,7 @@ static void *asks(void *with)
 	CHECK("accept-sync", rdma_connect(id, NULL) == 0);
 	expect("accept-sync", channel, RDMA_CM_EVENT_ESTABLISHED);
 	expect("accept-sync", channel, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK("accept-sync", rdma_disconnect(id) == 0);
 	destroy("accept-sync", id);
 	id = new_id("accept-sync", channel, RDMA_PS_UDP);
 	resolve("accept-sync", id, ports[1]);

@@ -149,10 +149,12 @@ static void takes_children_along(void)
 		passive[i] = event->id;
 		CHECK(rule, event->listen_id == listener && passive[i]->channel == second);
 		CHECK(rule, rdma_ack_cm_event(event) == 0);
+	}
+	for (int i = 0; i < CHILDREN; i++) {
 		new_qp(rule, passive[i]);
 		CHECK(rule, rdma_accept(passive[i], NULL) == 0);
-		expect(rule, second, RDMA_CM_EVENT_ESTABLISHED);
 		expect(rule, clients, RDMA_CM_EVENT_ESTABLISHED);
+		expect(rule, second, RDMA_CM_EVENT_ESTABLISHED);
 	}
 	for (int i = 0; i < CHILDREN; i++) {
 		destroy(rule, active[i]);
