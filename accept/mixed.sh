@@ -8,8 +8,8 @@ for example in mckey udaddy pingpong; do
   [ -x "$OARLOCK_EXAMPLES/$example" ] || (cd "$here" && cargo build --release --locked -q -p oarlock-rdmacm -p oarlock-verbs --examples)
 done
 rows=$here/accept/programs/mixed.toml
-python3 "$here/accept/programs/run.py" "$rows" >"$work/rows.out" 2>&1 || fail "$(cat "$work/rows.out")"
+python3 "$here/accept/programs/run.py" "$rows" >"$work/rows.out" 2>"$work/rows.err" || fail "$(cat "$work/rows.out")"
 for planted in absent killed; do
-  python3 "$here/accept/programs/run.py" "$rows" --planted $planted >"$work/$planted.out" 2>&1 || fail "$planted: $(cat "$work/$planted.out")"
+  python3 "$here/accept/programs/run.py" "$rows" --planted $planted >"$work/$planted.out" 2>"$work/$planted.err" || fail "$planted: $(cat "$work/$planted.out")"
 done
 pass "$(tail -n 1 "$work/rows.out"); no service: $(tail -n 1 "$work/absent.out"); killed: $(tail -n 1 "$work/killed.out")"

@@ -7,9 +7,9 @@
 for program in ucmatose ibv_devinfo ib_write_bw; do need programs $program; done
 rows=$here/accept/programs/rows.toml results=${OARLOCK_PROGRAMS_RESULTS:-$work/results.json}
 export PYTHONDONTWRITEBYTECODE=1
-python3 "$here/accept/programs/run.py" "$rows" --out "$results" >"$work/rows.out" 2>&1 || fail "$(cat "$work/rows.out")"
+python3 "$here/accept/programs/run.py" "$rows" --out "$results" >"$work/rows.out" 2>"$work/rows.err" || fail "$(cat "$work/rows.out")"
 for planted in absent killed; do
-  python3 "$here/accept/programs/run.py" "$rows" --planted $planted >"$work/$planted.out" 2>&1 || fail "$planted: $(cat "$work/$planted.out")"
+  python3 "$here/accept/programs/run.py" "$rows" --planted $planted >"$work/$planted.out" 2>"$work/$planted.err" || fail "$planted: $(cat "$work/$planted.out")"
 done
 python3 "$here/accept/programs/table.py" "$results" >"$work/table.md" || fail "no table"
 cat "$work/table.md"

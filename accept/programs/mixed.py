@@ -42,6 +42,8 @@ def cmatose(run, connections, c_side):
             data = ["initiating data transfers", "completing sends", "receiving data transfers", "data transfers complete"]
         else:
             data = ["receiving data transfers", "sending replies", "data transfers complete"]
+            if who != c_side:
+                data.insert(0, "initiating data transfers")
         closing = ["(cmatose: disconnecting|disconnected)"] * _closing_lines(said)
         yield from _transcript(who, said, [*start, *data, *moved, *closing, *counted, "test complete", "return status 0"])
     yield from _connections(run, connections)

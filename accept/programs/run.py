@@ -72,7 +72,7 @@ def load(path):
     rows = tomllib.load(open(path, "rb"))["row"]
     for row in rows:
         for each in row.pop("each", [None]):
-            yield {key: value.replace("{each}", each) if isinstance(value, str) and each else value for key, value in row.items()}
+            yield {key: value.replace("{each}", each) if isinstance(value, str) and each is not None else value for key, value in row.items()}
 
 
 KEYS = {"name", "server", "server6", "client", "client6", "ready", "clients", "ends", "do", "two_do", "oracle", "limit", "no", "alone"}
@@ -218,6 +218,7 @@ def cell(row, place, planted):
         wrong = Run(row, place, planted).go()
     except Exception as error:  # a cell that cannot be judged is not green
         wrong = [f"{type(error).__name__}: {error}"]
+    print(f"{'red' if wrong else 'green'} {time.monotonic() - began:5.1f} s  {row['name']} ({place.name})", file=sys.stderr, flush=True)
     return {"row": row["name"], "place": place.name, "wrong": wrong, "seconds": round(time.monotonic() - began, 1)}
 
 
