@@ -45,10 +45,10 @@ for line in out.splitlines():
     row = dict(zip(fields, line.split('\t')))
     packets += 1
     check(not row['_ws.malformed'], f'packet {packets} is malformed')
-    check(not any(int(n) >= ERROR for n in row['_ws.expert.severity'].split(',') if n), f'packet {packets} is an error to tshark')
+    check(not any(int(n, 0) >= ERROR for n in row['_ws.expert.severity'].split(',') if n), f'packet {packets} is an error to tshark')
     check(row['infiniband.bth.opcode'], f'packet {packets} is not InfiniBand')
     # Each was recorded where it was sent, and nowhere else.
-    check(row['frame.packet_flags_direction'] == '2', f'packet {packets} stands there as received')
+    check(int(row['frame.packet_flags_direction'] or '0', 0) == 2, f'packet {packets} stands there as received')
     programs.setdefault(row['frame.interface_name'], [0, 0])
     first = lambda key: int(row[key], 0) if row[key] else None
     if int(row['infiniband.bth.destqp'], 16) == 1:
