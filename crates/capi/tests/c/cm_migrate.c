@@ -344,8 +344,9 @@ static void loses_nothing(void)
 		CHECK(rule, rdma_disconnect(child) == 0);
 		for (int j = 0; j < 6; j++)
 			CHECK(rule, rdma_migrate_id(id, between[(j + 1) % 2]) == 0);
-		expect(rule, channel, RDMA_CM_EVENT_DISCONNECTED);
 		CHECK(rule, comes_to(&disconnected, i + 1));
+		CHECK(rule, rdma_disconnect(id) == 0);
+		expect(rule, channel, RDMA_CM_EVENT_DISCONNECTED);
 		destroy(rule, id);
 		destroy(rule, child);
 		rdma_destroy_event_channel(own);
