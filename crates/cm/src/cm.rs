@@ -167,6 +167,7 @@ impl Cm {
             role: Role::Active,
             local_comm_id,
             local_qpn: params.local_qpn,
+            is_xrc: req.is_xrc(),
             av: params.av,
             req_tid: own_tid,
             own_tid,

@@ -106,7 +106,7 @@ pub struct ConnectParams {
     pub rnr_retry_count: RetryCount,
     /// Whether our queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// The transport service.
+    /// The transport service; the extended one is XRC, of whose requester the REQ is then.
     pub transport_service: TransportService,
     /// The packet rate of the path.
     pub packet_rate: Rate,

@@ -63,6 +63,8 @@ impl QpAttrMask {
     pub const RTR: Self = Self(1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20);
     /// STATE, TIMEOUT, RETRY_CNT, RNR_RETRY, MAX_QP_RD_ATOMIC, SQ_PSN.
     pub const RTS: Self = Self(1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
+    /// STATE, TIMEOUT, SQ_PSN.
+    pub const XRC_RECV_RTS: Self = Self(1 | 1 << 9 | 1 << 16);
     /// STATE, AV, PATH_MTU, DEST_QPN, RQ_PSN.
     pub const UC_RTR: Self = Self(1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20);
     /// STATE, SQ_PSN.
@@ -85,8 +87,15 @@ pub enum QpAttr {
     Rtr(RtrAttr),
     /// To RTS.
     Rts(RtsAttr),
-    /// An unreliable connected queue pair to RTR.
+    /// An unreliable connected queue pair, or the sending side of XRC, to RTR.
     UcRtr(UcRtrAttr),
+    /// The receiving side of XRC to RTS: it sends nothing but answers.
+    XrcRecvRts {
+        /// The PSN of the first packet to send: the one that the peer announced.
+        sq_psn: Psn,
+        /// How long to wait for an acknowledgement.
+        timeout: IbTimeout,
+    },
     /// An unreliable connected queue pair to RTS.
     UcRts {
         /// The PSN of the first packet to send: the one that the peer announced.
@@ -110,7 +119,9 @@ impl QpAttr {
         match self {
             Self::Init(_) | Self::UdInit(_) => QpState::INIT,
             Self::Rtr(_) | Self::UcRtr(_) | Self::UdRtr => QpState::RTR,
-            Self::Rts(_) | Self::UcRts { .. } | Self::UdRts { .. } => QpState::RTS,
+            Self::Rts(_) | Self::XrcRecvRts { .. } | Self::UcRts { .. } | Self::UdRts { .. } => {
+                QpState::RTS
+            }
         }
     }
 
@@ -122,6 +133,7 @@ impl QpAttr {
             Self::Rtr(_) => QpAttrMask::RTR,
             Self::Rts(_) => QpAttrMask::RTS,
             Self::UcRtr(_) => QpAttrMask::UC_RTR,
+            Self::XrcRecvRts { .. } => QpAttrMask::XRC_RECV_RTS,
             Self::UcRts { .. } => QpAttrMask::UC_RTS,
             Self::UdInit(_) => QpAttrMask::UD_INIT,
             Self::UdRtr => QpAttrMask::UD_RTR,

@@ -162,6 +162,7 @@ impl Cma {
             (PortSpace::TCP, _) => QpType::RC,
             (PortSpace::UDP | PortSpace::IPOIB, _) => QpType::UD,
             (PortSpace::IB, QpType::RC | QpType::UC | QpType::UD) => qp_type,
+            (PortSpace::IB, QpType::XRC_SEND | QpType::XRC_RECV) => qp_type,
             (PortSpace::IB, other) => return Err(Error::QpTypeNotImplemented(other)),
             (other, _) => return Err(Error::UnknownPortSpace(other)),
         };
@@ -237,7 +238,8 @@ impl Cma {
     ///
     /// # Errors
     /// `UnknownId`; `OptionState` for `ReuseAddr` while listening (or cleared after binding) and for `AfOnly` after
-    /// resolution began; `OptionQpType` for `AckTimeout` and `MinRnrTimer` unless RC; `OptionRange` for a value that its field
+    /// resolution began; `OptionQpType` for `AckTimeout` unless RC or XRC_SEND, and for `MinRnrTimer` unless RC
+    /// or XRC_RECV; `OptionRange` for a value that its field
     /// cannot hold.
     pub fn set_option(&mut self, id: Id, option: IdOption) -> Result<(), Error> {
         let ident = self.exposed_mut(id)?;
@@ -252,13 +254,13 @@ impl Cma {
         let qp_type = ident.qp_type;
         let options = &mut ident.options;
         match option {
-            IdOption::AckTimeout(_) if qp_type != QpType::RC => {
+            IdOption::AckTimeout(_) if !matches!(qp_type, QpType::RC | QpType::XRC_SEND) => {
                 return Err(Error::OptionQpType {
                     option: "ACK_TIMEOUT",
                     qp_type,
                 });
             }
-            IdOption::MinRnrTimer(_) if qp_type != QpType::RC => {
+            IdOption::MinRnrTimer(_) if !matches!(qp_type, QpType::RC | QpType::XRC_RECV) => {
                 return Err(Error::OptionQpType {
                     option: "MIN_RNR_TIMER",
                     qp_type,

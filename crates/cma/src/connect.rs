@@ -6,7 +6,9 @@ use crate::{
     PRIVATE_DATA_CONNECT, PRIVATE_DATA_REJECT, QpType, State,
 };
 use oarlock_cm::{AcceptParams, ConnId, ConnectParams, Failover, StateName, ack_timeout};
-use oarlock_wire::{Ece, IpCmHeader, QKey, RejReason, ServiceId, Time, TransportService};
+use oarlock_wire::{
+    Ece, IpCmHeader, QKey, RejReason, RetryCount, ServiceId, Time, TransportService,
+};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 impl Cma {
@@ -51,13 +53,16 @@ impl Cma {
         self.check_room(id, 1)?;
         let options = ident.options;
         let base = ConnectParams::new(path.av, path.service_id, param.qpn, ident.starting_psn);
+        // As in the kernel, the requester of XRC answers nothing and is sent nothing.
+        let is_xrc = ident.qp_type == QpType::XRC_SEND;
+        let for_peer = |count: RetryCount| if is_xrc { RetryCount::default() } else { count };
         let request = ConnectParams {
-            responder_resources: param.responder_resources,
+            responder_resources: if is_xrc { 0 } else { param.responder_resources },
             initiator_depth: param.initiator_depth,
             end_to_end_flow_control: param.flow_control,
-            retry_count: param.retry_count,
-            rnr_retry_count: param.rnr_retry_count,
-            srq: param.srq,
+            retry_count: for_peer(param.retry_count),
+            rnr_retry_count: for_peer(param.rnr_retry_count),
+            srq: param.srq && !is_xrc,
             path_mtu: path.mtu,
             packet_life_time: path.packet_life_time,
             local_ack_timeout: ack_timeout(limits.local_ca_ack_delay, path.packet_life_time),
@@ -65,6 +70,7 @@ impl Cma {
             packet_rate: path.rate,
             transport_service: match ident.qp_type {
                 QpType::UC => TransportService::UC,
+                QpType::XRC_SEND | QpType::XRC_RECV => TransportService::EXTENDED,
                 _ => TransportService::RC,
             },
             ece: param.ece,

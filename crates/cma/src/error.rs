@@ -164,7 +164,7 @@ pub enum Error {
         wanted: &'static str,
     },
     /// An option of reliable connections for another identifier.
-    #[error("option {option} of an identifier for {qp_type} queue pairs: it is for RC")]
+    #[error("option {option} of an identifier for {qp_type} queue pairs: it is for reliable ones")]
     OptionQpType {
         /// The option.
         option: &'static str,
@@ -279,7 +279,7 @@ pub enum Error {
 
     // What is asked for does not exist here.
     /// A queue pair type that port space IB knows and that is not built.
-    #[error("identifiers for {0} queue pairs are not implemented: RC, UC and UD are")]
+    #[error("identifiers for {0} queue pairs are not implemented: RC, UC, UD and XRC are")]
     QpTypeNotImplemented(QpType),
     /// The identifier's device has no address of the family of the multicast group.
     #[error("the identifier's device has no address to send to {group} from")]

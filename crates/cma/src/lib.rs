@@ -124,7 +124,7 @@
 //! # What this crate does not do
 //! - Native (AF_IB) addresses and paths of InfiniBand subnets: an identifier has IP addresses, and a request without an IP CM
 //!   header is rejected and counted. Port space IB works with IP addresses and the service IDs that its ports make.
-//! - Queue pair types other than RC, UC and UD are refused by name.
+//! - Queue pair types other than RC, UC, UD and the two sides of XRC are refused by name.
 //! - ADDRINFO events and service records: there is nobody to ask on RoCE.
 //! - Attaching queue pairs to multicast groups, and migrating them to alternate paths: that is the device's. An alternate path
 //!   is agreed on ([`Config::alternate_paths`]) and shown ([`Query::alternate`]); the connection manager's own messages stay

@@ -96,6 +96,10 @@ impl QpType {
     pub const UC: Self = Self(3);
     /// Unreliable datagram.
     pub const UD: Self = Self(4);
+    /// The sending side of XRC, which connects to [`XRC_RECV`](Self::XRC_RECV).
+    pub const XRC_SEND: Self = Self(9);
+    /// The receiving side of XRC.
+    pub const XRC_RECV: Self = Self(10);
 }
 
 impl fmt::Display for QpType {
@@ -104,6 +108,8 @@ impl fmt::Display for QpType {
             Self::RC => f.write_str("RC"),
             Self::UC => f.write_str("UC"),
             Self::UD => f.write_str("UD"),
+            Self::XRC_SEND => f.write_str("XRC_SEND"),
+            Self::XRC_RECV => f.write_str("XRC_RECV"),
             Self(other) => write!(f, "QP type {other}"),
         }
     }

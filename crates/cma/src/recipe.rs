@@ -49,7 +49,7 @@ impl Cma {
             QpState::RTR => self
                 .rtr(call, ident, device)
                 .map(|attr| match ident.qp_type {
-                    QpType::UC => QpAttr::UcRtr(UcRtrAttr {
+                    QpType::UC | QpType::XRC_SEND => QpAttr::UcRtr(UcRtrAttr {
                         av: attr.av,
                         sgid_index: attr.sgid_index,
                         port_num: attr.port_num,
@@ -62,6 +62,10 @@ impl Cma {
             QpState::RTS => self.rts(call, ident).map(|attr| match ident.qp_type {
                 QpType::UC => QpAttr::UcRts {
                     sq_psn: attr.sq_psn,
+                },
+                QpType::XRC_RECV => QpAttr::XrcRecvRts {
+                    sq_psn: attr.sq_psn,
+                    timeout: attr.timeout,
                 },
                 _ => QpAttr::Rts(attr),
             }),

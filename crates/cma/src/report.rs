@@ -18,7 +18,7 @@
 
 use crate::identifier::{Response, Role, Standing};
 use crate::{
-    Cma, ConnEventParam, Counter, Errno, Event, EventKind, EventParam, Id, McId,
+    Cma, ConnEventParam, Counter, Errno, Event, EventKind, EventParam, Id, McId, QpType,
     ReceivedPrivateData, State,
 };
 use oarlock_cm::ConnId;
@@ -90,6 +90,7 @@ impl Cma {
         let Some(ident) = self.ids.get(id.into()) else {
             return;
         };
+        let qpn = rep.qpn(ident.qp_type == QpType::XRC_SEND);
         let device = ident.device.and_then(|index| self.devices.get(index));
         let limits = device.map(|device| device.limits).unwrap_or_default();
         let Some(connection) = ident.connection else {
@@ -105,7 +106,7 @@ impl Cma {
         };
         // A response may not grant more than was asked for, nor more than the device can do.
         let response = Response {
-            qpn: rep.local_qpn,
+            qpn,
             starting_psn: rep.starting_psn,
             responder_resources: self.clamp(
                 rep.initiator_depth,
@@ -135,7 +136,7 @@ impl Cma {
             flow_control: rep.end_to_end_flow_control,
             rnr_retry_count: rep.rnr_retry_count,
             srq: rep.srq,
-            qpn: rep.local_qpn,
+            qpn,
             ..ConnEventParam::default()
         };
         let param = EventParam::Conn(param);

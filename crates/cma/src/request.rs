@@ -115,6 +115,7 @@ impl Cma {
         let qp_type = match req.transport_service {
             TransportService::RC => Some(QpType::RC),
             TransportService::UC => Some(QpType::UC),
+            _ if req.is_xrc() => Some(QpType::XRC_RECV),
             _ => None,
         };
         self.check_transport(found.listener, qp_type)?;

@@ -226,7 +226,7 @@ pub const DEVIATIONS: &[Deviation] = &[
     row(
         "queue pair types of port space IB",
         "takes any number",
-        "CREATE_ID answers ENOSYS to others than RC, UC and UD",
+        "CREATE_ID answers ENOSYS to others than RC, UC, UD and XRC",
         "an identifier whose queue pair cannot exist would fail at its last step",
     ),
     row(

@@ -185,6 +185,7 @@ impl Cm {
             role: Role::Passive,
             local_comm_id,
             local_qpn: UNKNOWN_QPN,
+            is_xrc: req.is_xrc(),
             av: *av,
             req_tid: tid,
             own_tid,
@@ -249,9 +250,10 @@ impl Cm {
                 // The peer has this comm id for another connection with us.
                 return self.out.drop_duplicate(name);
             }
+            let is_xrc = self.at(slot).is_some_and(|conn| conn.base.is_xrc);
             let stale = self
                 .index
-                .remote_qpn(rep.local_qpn, rep.local_ca_guid, from);
+                .remote_qpn(rep.qpn(is_xrc), rep.local_ca_guid, from);
             if let Some(stale) = stale {
                 self.out.drop_message(name, DropReason::StaleConnection);
                 self.reject_unasked(

@@ -1,7 +1,9 @@
 //! The active side: the side that sends the REQ.
 
 use oarlock_wire::cm::{Mra, PathFields, PrivateData, Rej, Rep, Req, Rtu};
-use oarlock_wire::units::{AddressVector, CommId, Guid, IbTimeout, Lid, Rate, RejReason};
+use oarlock_wire::units::{
+    AddressVector, CommId, Guid, IbTimeout, Lid, Rate, RejReason, TransportService,
+};
 
 use super::lap::Alternate;
 use super::{Attempt, Cx, Outcome, Peer, Resend, Role, State, ack_timeout, cm_wait, wrong_state};
@@ -18,6 +20,10 @@ pub(crate) fn request(
     local_ca_guid: Guid,
 ) -> Result<Req, Error> {
     checked_retries(params.max_cm_retries)?;
+    let extended_transport = match params.transport_service {
+        TransportService::EXTENDED => TransportService::EXTENDED_XRC,
+        _ => 0,
+    };
     Ok(Req {
         local_comm_id,
         service_id: params.service_id,
@@ -36,6 +42,7 @@ pub(crate) fn request(
         max_cm_retries: params.max_cm_retries,
         srq: params.srq,
         transport_service: params.transport_service,
+        extended_transport,
         primary: path_fields(&params.av, params.packet_rate, params.local_ack_timeout),
         alternate: params.alternate.unwrap_or_default(),
         ece: params.ece,
@@ -96,7 +103,7 @@ pub(crate) fn on_rep(state: State, rep: Box<Rep>, cx: &mut Cx<'_>) -> State {
             let peer = Peer {
                 comm_id: rep.local_comm_id,
                 ca_guid: rep.local_ca_guid,
-                qpn: rep.local_qpn,
+                qpn: rep.qpn(cx.base.is_xrc),
             };
             cx.base.ack_timeout = ack_timeout(rep.target_ack_delay, cx.base.packet_life_time);
             cx.out.event(Event::RepReceived { id: cx.id(), rep });

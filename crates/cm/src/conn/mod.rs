@@ -53,6 +53,8 @@ pub(crate) struct Base {
     pub(crate) role: Role,
     pub(crate) local_comm_id: CommId,
     pub(crate) local_qpn: Qpn,
+    /// Whether the connection is one of XRC: its passive side has an EE context number instead of a queue pair number.
+    pub(crate) is_xrc: bool,
     pub(crate) av: AddressVector,
     /// The transaction of the exchange that establishes the connection: the REQ's.
     pub(crate) req_tid: TransactionId,
@@ -87,6 +89,7 @@ impl Base {
             role,
             local_comm_id,
             local_qpn: Qpn::QP0,
+            is_xrc: false,
             av,
             req_tid: transaction_id,
             own_tid: transaction_id,

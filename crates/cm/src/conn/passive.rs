@@ -1,7 +1,7 @@
 //! The passive side: the side that sends the REP.
 
 use oarlock_wire::cm::{MessageKind, Mra, PrivateData, Rep, Rtu};
-use oarlock_wire::units::{IbTimeout, RejReason};
+use oarlock_wire::units::{IbTimeout, Qpn, RejReason};
 
 use super::active::be_patient;
 use super::lap::Alternate;
@@ -49,11 +49,25 @@ pub(crate) fn reply(params: &AcceptParams) -> Result<Rep, Error> {
     })
 }
 
+/// What Linux says of an XRC target: its number is an EE context number, it always has a shared receive queue, and it issues
+/// nothing.
+fn of_target(rep: Rep) -> Rep {
+    Rep {
+        local_qpn: Qpn::QP0,
+        local_eecn: rep.local_qpn.get(),
+        srq: true,
+        initiator_depth: 0,
+        end_to_end_flow_control: false,
+        ..rep
+    }
+}
+
 /// The caller accepts: sends the REP.
 pub(crate) fn accept(state: State, rep: Rep, cx: &mut Cx<'_>) -> Outcome {
     match state {
         State::ReqRcvd { peer } | State::MraReqSent { peer, .. } => {
             cx.base.local_qpn = rep.local_qpn;
+            let rep = if cx.base.is_xrc { of_target(rep) } else { rep };
             let failover_accepted = if cx.base.alternate_offered {
                 rep.failover_accepted
             } else {

@@ -4,7 +4,9 @@ use oarlock_wire::cm::{Ari, Drep, Dreq, MessageKind, Mra, PrivateData, Rej};
 use oarlock_wire::units::{IbTimeout, RejReason, SidrStatus, TransactionId};
 
 use super::lap::Alternate;
-use super::{Cx, Outcome, Peer, Resend, State, active, lap, passive, sidr, timewait, wrong_state};
+use super::{
+    Cx, Outcome, Peer, Resend, Role, State, active, lap, passive, sidr, timewait, wrong_state,
+};
 use crate::timers::Timer;
 use crate::{DropReason, Event, MessageName};
 
@@ -264,6 +266,8 @@ pub(crate) fn destroy(state: State, cx: &mut Cx<'_>) {
             let (_, result) = reject(state, rej(RejReason::CONSUMER_DEFINED, &[]), cx);
             debug_assert!(result.is_ok(), "each of these states can reject");
         }
+        // Linux: an XRC target is not disconnected, since it may serve other processes.
+        State::Established { .. } if cx.base.is_xrc && cx.base.role == Role::Passive => {}
         State::Established { peer, .. } => {
             let dreq = dreq(&peer, PrivateData::ZERO, cx);
             cx.send(cx.base.own_tid, dreq);

@@ -22,3 +22,4 @@ mod strangers;
 mod support;
 mod table_walk;
 mod teardown;
+mod xrc;

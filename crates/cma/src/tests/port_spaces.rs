@@ -20,6 +20,9 @@ fn a_request_of_the_wrong_transport_is_refused() {
         (QpType::RC, QpType::UD, EventKind::UNREACHABLE, 2),
         (QpType::UC, QpType::UD, EventKind::UNREACHABLE, 2),
         (QpType::UC, QpType::RC, EventKind::REJECTED, 28),
+        (QpType::RC, QpType::XRC_SEND, EventKind::REJECTED, 28),
+        (QpType::XRC_RECV, QpType::RC, EventKind::REJECTED, 28),
+        (QpType::XRC_SEND, QpType::XRC_SEND, EventKind::REJECTED, 28),
     ] {
         let mut world = World::pair();
         let listener = world.b().id_of(PortSpace::IB, listens);
@@ -96,12 +99,14 @@ fn each_port_space_is_for_its_queue_pair_types() {
     assert_eq!(create(PortSpace::TCP, QpType::UD), Ok(QpType::RC));
     assert_eq!(create(PortSpace::UDP, QpType::RC), Ok(QpType::UD));
     assert_eq!(create(PortSpace::IPOIB, QpType::RC), Ok(QpType::UD));
-    for qp_type in [QpType::RC, QpType::UC, QpType::UD] {
+    let [send, recv] = [QpType::XRC_SEND, QpType::XRC_RECV];
+    for qp_type in [QpType::RC, QpType::UC, QpType::UD, send, recv] {
         assert_eq!(create(PortSpace::IB, qp_type), Ok(qp_type));
     }
-    let sentence = "identifiers for QP type 9 queue pairs are not implemented: RC, UC and UD are";
+    let sentence =
+        "identifiers for QP type 8 queue pairs are not implemented: RC, UC, UD and XRC are";
     assert_eq!(
-        errno(create(PortSpace::IB, QpType(9))),
+        errno(create(PortSpace::IB, QpType(8))),
         (Errno::ENOSYS, sentence.to_owned())
     );
     assert_eq!(
@@ -110,7 +115,7 @@ fn each_port_space_is_for_its_queue_pair_types() {
     );
 }
 
-/// As in the kernel, what tunes retransmission is for reliable connections only.
+/// As in the kernel, what tunes retransmission is for reliable connections only, and of XRC for the side that it is of use to.
 #[test]
 fn options_of_reliable_connections_are_refused_for_others() {
     let mut world = World::pair();
@@ -124,12 +129,24 @@ fn options_of_reliable_connections_are_refused_for_others() {
         }
         assert_eq!(cma.set_option(reliable, option), Ok(()));
     }
+    let [send, recv] =
+        [QpType::XRC_SEND, QpType::XRC_RECV].map(|side| world.a().id_of(PortSpace::IB, side));
+    let cma = &mut world.a().cma;
+    assert_eq!(cma.set_option(send, IdOption::AckTimeout(14)), Ok(()));
+    assert_eq!(cma.set_option(recv, IdOption::MinRnrTimer(3)), Ok(()));
+    let refused = [
+        (recv, IdOption::AckTimeout(14)),
+        (send, IdOption::MinRnrTimer(3)),
+    ];
+    for (id, option) in refused {
+        assert_eq!(errno(cma.set_option(id, option)).0, Errno::EINVAL);
+    }
     let refused = world
         .a()
         .cma
         .set_option(datagrams, IdOption::AckTimeout(14));
     assert_eq!(
         errno(refused).1,
-        "option ACK_TIMEOUT of an identifier for UD queue pairs: it is for RC"
+        "option ACK_TIMEOUT of an identifier for UD queue pairs: it is for reliable ones"
     );
 }

@@ -141,6 +141,70 @@ fn unreliable_connections_come_up_and_have_shorter_recipes() {
     ));
 }
 
+/// The sending side of XRC issues and is answered, the receiving side answers: each gets what it has use for.
+#[test]
+fn xrc_connections_come_up_and_each_side_has_recipes_of_its_own() {
+    let mut world = World::pair();
+    let listener = world.b().id_of(PortSpace::IB, QpType::XRC_RECV);
+    world.b().listen_at(listener, addr("0.0.0.0", PORT), 0);
+    let active = world.a().id_of(PortSpace::IB, QpType::XRC_SEND);
+    world.resolve(0, active, None, addr("10.0.0.2", PORT));
+    let retry_count = RetryCount::truncate(5);
+    world.connect(
+        active,
+        ConnectParam {
+            retry_count,
+            ..param(0x11)
+        },
+    );
+    let request = world.b().expect(EventKind::CONNECT_REQUEST);
+    let asked = super::world::conn(&request);
+    // Of reads the sending side answers none, and nothing is sent to it.
+    assert_eq!((asked.responder_resources, asked.initiator_depth), (3, 0));
+    assert_eq!(
+        (asked.retry_count.get(), asked.rnr_retry_count.get()),
+        (0, 0)
+    );
+    let passive = request.id;
+    world.accept(
+        passive,
+        ConnectParam {
+            qpn: qpn(0x12),
+            responder_resources: 3,
+            ..ConnectParam::default()
+        },
+    );
+    let response = world.a().expect(EventKind::CONNECT_RESPONSE);
+    assert_eq!(super::world::conn(&response).qpn, qpn(0x12));
+    assert!(super::world::conn(&response).srq);
+    world.establish(active);
+    world.b().expect(EventKind::ESTABLISHED);
+    let mut recipe = |host: usize, id, state| {
+        let attr = world.hosts[host].cma.init_qp_attr(id, state);
+        attr.expect("connected")
+    };
+    let (QpAttr::UcRtr(a), QpAttr::Rtr(b)) = (
+        recipe(0, active, QpState::RTR),
+        recipe(1, passive, QpState::RTR),
+    ) else {
+        panic!("not for XRC")
+    };
+    assert_eq!((a.dest_qpn, b.dest_qpn), (qpn(0x12), qpn(0x11)));
+    assert_eq!(b.max_dest_rd_atomic, 3);
+    let (QpAttr::Rts(from_a), QpAttr::XrcRecvRts { sq_psn, timeout }) = (
+        recipe(0, active, QpState::RTS),
+        recipe(1, passive, QpState::RTS),
+    ) else {
+        panic!("not for XRC")
+    };
+    assert_eq!((a.rq_psn, b.rq_psn), (sq_psn, from_a.sq_psn));
+    assert_eq!((from_a.retry_cnt, from_a.max_rd_atomic), (retry_count, 3));
+    assert_eq!(
+        (from_a.timeout, timeout),
+        (IbTimeout::truncate(17), IbTimeout::truncate(17))
+    );
+}
+
 /// As in the kernel, a connection that is being taken down has no recipes any more, whoever began.
 #[test]
 fn there_is_no_recipe_while_a_connection_is_taken_down() {
@@ -167,6 +231,7 @@ fn masks_are_those_of_the_kernel() {
     assert_eq!(QpAttrMask::RTS.0, 0x1_2E01);
     assert_eq!(QpAttrMask::UC_RTR.0, 0x10_1181);
     assert_eq!(QpAttrMask::UC_RTS.0, 0x1_0001);
+    assert_eq!(QpAttrMask::XRC_RECV_RTS.0, 0x1_0201);
     assert_eq!(QpAttrMask::UD_INIT.0, 0x71);
 }
 

@@ -297,6 +297,11 @@ impl From<&QpAttr> for UverbsQpAttr {
                 port_num: init.port_num,
                 ..start
             },
+            QpAttr::XrcRecvRts { sq_psn, timeout } => Self {
+                sq_psn: sq_psn.get(),
+                timeout: timeout.get(),
+                ..start
+            },
             QpAttr::UcRts { sq_psn } | QpAttr::UdRts { sq_psn } => Self {
                 sq_psn: sq_psn.get(),
                 ..start
@@ -337,6 +342,10 @@ impl UverbsQpAttr {
             qp_state::RTR => QpAttr::Rtr(self.rtr(gid_table)?),
             qp_state::RTS if mask == QpAttrMask::UD_RTS => QpAttr::UdRts {
                 sq_psn: narrow("sq_psn", self.sq_psn, Psn::new)?,
+            },
+            qp_state::RTS if mask == QpAttrMask::XRC_RECV_RTS => QpAttr::XrcRecvRts {
+                sq_psn: narrow("sq_psn", self.sq_psn, Psn::new)?,
+                timeout: narrow("timeout", self.timeout, IbTimeout::new)?,
             },
             qp_state::RTS => QpAttr::Rts(RtsAttr {
                 sq_psn: narrow("sq_psn", self.sq_psn, Psn::new)?,
@@ -458,7 +467,7 @@ mod tests {
         }
     }
 
-    /// R-PAR-4: so do those of datagram and unreliable connected queue pairs.
+    /// R-PAR-4: so do those of datagram, unreliable connected and XRC queue pairs.
     #[test]
     fn recipes_of_other_queue_pair_types_survive_the_abi() {
         let [_, rtr, _] = recipes();
@@ -480,7 +489,15 @@ mod tests {
             port_num: 1,
         });
         let table = |index: u8| (index == 4).then_some((Gid([1; 16]), 3));
-        for attr in [uc_rtr, ud_init, QpAttr::UdRtr, QpAttr::UdRts { sq_psn }] {
+        let timeout = IbTimeout::truncate(17);
+        let xrc = QpAttr::XrcRecvRts { sq_psn, timeout };
+        for attr in [
+            uc_rtr,
+            ud_init,
+            QpAttr::UdRtr,
+            QpAttr::UdRts { sq_psn },
+            xrc,
+        ] {
             assert_eq!(UverbsQpAttr::from(&attr).to_typed(table), Ok(attr));
         }
         let raw = UverbsQpAttr::from(&QpAttr::UcRts { sq_psn });

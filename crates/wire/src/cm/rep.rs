@@ -63,6 +63,15 @@ pub struct Rep {
 }
 
 impl Rep {
+    /// The number that the sender is reached by: its queue pair, or with XRC the EE context, as Linux says it.
+    pub fn qpn(&self, is_xrc: bool) -> Qpn {
+        if is_xrc {
+            Qpn::truncate(self.local_eecn)
+        } else {
+            self.local_qpn
+        }
+    }
+
     /// The field table.
     pub const FIELDS: &[Field] = &[
         LOCAL_COMM_ID,

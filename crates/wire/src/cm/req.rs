@@ -101,6 +101,12 @@ pub struct Req {
 }
 
 impl Req {
+    /// Whether the connection is one of XRC: the extended transport type that says so.
+    pub const fn is_xrc(&self) -> bool {
+        self.transport_service.0 == TransportService::EXTENDED.0
+            && self.extended_transport == TransportService::EXTENDED_XRC
+    }
+
     /// The field table.
     pub const FIELDS: &[Field] = &[
         LOCAL_COMM_ID,

@@ -81,8 +81,10 @@ impl TransportService {
     pub const UC: Self = Self(1);
     /// Reliable datagram.
     pub const RD: Self = Self(2);
-    /// The extended transport type field says which one.
+    /// The extended transport type field says which one: XRC ([`EXTENDED_XRC`](Self::EXTENDED_XRC)).
     pub const EXTENDED: Self = Self(3);
+    /// The value of the extended transport type field, 3 bits in a REQ, that means XRC.
+    pub const EXTENDED_XRC: u8 = 1;
 }
 
 impl fmt::Display for TransportService {

@@ -244,14 +244,14 @@ pub(in crate::explain) const ADDRESSES: &[Rule] = &[
         &["create_id"],
         ENOSYS,
         &["QpTypeNotImplemented"],
-        "port space IB with a queue pair type other than RC, UC and UD",
+        "port space IB with a queue pair type other than RC, UC, UD and XRC",
         HERE,
     ),
     rule(
         &["set_option"],
         EINVAL,
         &["OptionQpType"],
-        "the option is for another type of queue pair than the identifier's: ACK_TIMEOUT is for RC",
+        "the option is for another type of queue pair than the identifier's: ACK_TIMEOUT is for RC and the sending side of XRC",
         CMA,
     ),
     rule(
