@@ -15,6 +15,22 @@ import time
 
 ORDINARY = ["unshare", "-U", "--map-user=1000", "--map-group=1000", "--"]
 OARLOCK = os.environ["OARLOCK"]
+_started = set()
+
+
+def _end_all(number, _frame):
+    """Ended from outside, nothing that was started stays."""
+    for child in list(_started):
+        if child.poll() is None:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    os._exit(128 + number)
+
+
+for _number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(_number, _end_all)
 
 
 class Process:
@@ -30,6 +46,7 @@ class Process:
         self._child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, env=environment, start_new_session=True
         )
+        _started.add(self._child)
         os.close(slave)
         self._error = []
         self._readers = [
@@ -76,6 +93,7 @@ class Process:
         if self.running():
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
+        _started.discard(self._child)
         for reader in self._readers:
             reader.join(5)
         if self._rest:
@@ -96,7 +114,8 @@ class Host:
 
     def __init__(self, environment=None):
         self.environment = dict(os.environ if environment is None else environment)
-        self._holder = subprocess.Popen(["unshare", "-n", "sleep", "900"], stdin=subprocess.DEVNULL)
+        self._holder = subprocess.Popen(["unshare", "-n", "sleep", "900"], stdin=subprocess.DEVNULL, start_new_session=True)
+        _started.add(self._holder)
         ours = os.readlink("/proc/self/ns/net")
         end = time.monotonic() + 10
         while self._namespace() in (None, ours):
@@ -166,6 +185,7 @@ class Host:
         self.kill_service(signal.SIGTERM)
         self._holder.kill()
         self._holder.wait()
+        _started.discard(self._holder)
 
 
 def join(one, other):
