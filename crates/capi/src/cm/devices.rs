@@ -13,7 +13,7 @@ use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 use crate::process::{self, Process};
 use crate::verbs::context::Context;
-use crate::verbs::device::{self, Device};
+use crate::verbs::device::{self, Device, ibv_free_device_list, ibv_get_device_list};
 use crate::verbs::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 
 /// A device as the identifiers of this process share it.
@@ -200,14 +200,19 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
     )
 }
 
+/// Those that libibverbs lists for this program.
 fn contexts() -> Result<Vec<*mut ibv_context>> {
     let process = process::current()?;
-    let listed = device::list(&process)?;
-    if listed.is_empty() {
-        return Err(Refused::new(libc::ENODEV, "there is no device"));
+    let mut count = 0;
+    // SAFETY: a place for the count.
+    let list = unsafe { ibv_get_device_list(&raw mut count) };
+    if list.is_null() {
+        return Err(qp::last("the list of devices"));
     }
-    let mut contexts = Vec::with_capacity(listed.len());
-    for (device, ..) in listed {
+    let mut contexts = Vec::new();
+    for place in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has so many devices of this library.
+        let device = unsafe { Device::of(*list.add(place)) };
         let wanted = DeviceRef {
             guid: device.guid.0,
             index: device.index,
@@ -219,6 +224,11 @@ fn contexts() -> Result<Vec<*mut ibv_context>> {
             Ok(shared) => contexts.push(shared.context),
             Err(refused) => tracing::warn!("rdma_get_devices: {}: {refused}", device.name),
         }
+    }
+    // SAFETY: the list of above; its devices stay.
+    unsafe { ibv_free_device_list(list) };
+    if count == 0 {
+        return Err(Refused::new(libc::ENODEV, "there is no device"));
     }
     Ok(contexts)
 }

@@ -66,6 +66,21 @@ pub(crate) fn forget(id: &Id) {
     drop(gone);
 }
 
+/// The queue pair that `id` had is about to be destroyed, which one that is attached to a group cannot be.
+pub(super) fn detach_all(id: &Id, qp: *mut ibv_qp) {
+    for join in all().values() {
+        let group = join.lock().group;
+        if let Some((group, lid)) = group
+            && join.is_of(id)
+            && !join.is_send_only
+        {
+            // Two memberships in one group are attached once.
+            // SAFETY: the caller has taken the queue pair out of the identifier and not destroyed it.
+            unsafe { ibv_detach_mcast(qp, &raw const group, lid) };
+        }
+    }
+}
+
 impl Join {
     pub(crate) fn id(&self) -> &Arc<Id> {
         &self.id

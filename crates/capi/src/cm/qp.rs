@@ -12,13 +12,12 @@ use std::sync::{Mutex, PoisonError};
 use oarlock_ucm::abi::{Ece, UverbsQpAttr};
 use oarlock_ucm::client;
 
-use super::address;
 use super::id::Id;
+use super::{address, multicast};
 use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 use crate::verbs::comp_channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::verbs::extended::{ibv_query_ece, ibv_set_ece};
 use crate::verbs::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 
 /// What a call of libibverbs has just refused; its own sentence is in the log.
@@ -410,9 +409,10 @@ unsafe fn create_moved(
     })
 }
 
-/// What precedes the peer: the options of enhanced connection establishment, and the states that need none.
+/// What needs no peer.
 fn begin(id: &Id, qp: *mut ibv_qp) -> Result<()> {
-    agree_on_ece(id, qp)?;
+    // The options of enhanced connection establishment are the queue pair's now, and the soft device has none.
+    id.terms().local_ece = Ece::default();
     let (mut attr, mask) = recipe(id, IBV_QPS_INIT)?;
     modify(qp, &mut attr, mask)?;
     if id.is_datagram() {
@@ -422,41 +422,6 @@ fn begin(id: &Id, qp: *mut ibv_qp) -> Result<()> {
         attr.sq_psn = 0;
         modify(qp, &mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
     }
-    Ok(())
-}
-
-/// The options that the queue pair has go with the next message; it learns those of the peer, if it is of the same vendor.
-fn agree_on_ece(id: &Id, qp: *mut ibv_qp) -> Result<()> {
-    // SAFETY: zero is a value of every field.
-    let mut ece: ibv_ece = unsafe { std::mem::zeroed() };
-    // A device without such options is no fault.
-    let check = |errno: c_int| match errno {
-        0 | libc::EOPNOTSUPP => Ok(()),
-        errno => Err(Refused::new(errno, "enhanced connection establishment")),
-    };
-    // SAFETY: a queue pair, and a place for the answer.
-    check(unsafe { ibv_query_ece(qp, &raw mut ece) })?;
-    let remote = {
-        let mut terms = id.terms();
-        terms.local_ece = Ece {
-            vendor_id: ece.vendor_id,
-            attr_mod: ece.options,
-        };
-        terms.remote_ece
-    };
-    if remote.vendor_id == 0 {
-        return Ok(());
-    }
-    ece.options = if remote.vendor_id == ece.vendor_id {
-        remote.attr_mod
-    } else {
-        0
-    };
-    // SAFETY: as above.
-    check(unsafe { ibv_set_ece(qp, &raw mut ece) })?;
-    // SAFETY: as above.
-    check(unsafe { ibv_query_ece(qp, &raw mut ece) })?;
-    id.terms().local_ece.attr_mod = ece.options;
     Ok(())
 }
 
@@ -590,6 +555,9 @@ pub(super) fn destroy(id: &Id) {
         // SAFETY: the public part is valid as long as the identifier is.
         unsafe { ptr::replace(&raw mut (*id.abi()).qp, ptr::null_mut()) }
     };
+    if !qp.is_null() {
+        multicast::detach_all(id, qp);
+    }
     // Not in its turn: this waits until events of the queue pair are acknowledged.
     // SAFETY: from here on nobody finds it in the identifier.
     if !qp.is_null() && unsafe { ibv_destroy_qp(qp) } != 0 {
