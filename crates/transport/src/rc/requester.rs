@@ -76,6 +76,8 @@ pub(super) struct Requester {
     pub(super) message_limit: Option<u32>,
     pub(super) drain: Drain,
     pub(super) retries: Retries,
+    /// Local ACK timeouts since something new was acknowledged.
+    pub(super) timeouts: u32,
     pub(super) rnr_retries: Retries,
     pub(super) timers: Timers,
 }
@@ -133,6 +135,7 @@ impl Requester {
     }
 
     pub(super) const fn refill_retries(&mut self, attr: &QpAttr) {
+        self.timeouts = 0;
         self.retries = Retries::limited(attr.retry_count.get());
         self.rnr_retries = Retries::rnr(attr.rnr_retry.get());
     }
@@ -263,10 +266,17 @@ impl Rc {
         }
     }
 
+    /// How long the oldest packet in flight may stay unacknowledged: the local ACK timeout, and after each that was in vain
+    /// twice as long, up to four times. The specification allows any wait from one to four of them, and the host of a peer in
+    /// software may have other things to do.
     pub(super) fn ack_wait(&self) -> Option<Duration> {
-        (self.attr.timeout.get() != 0).then(|| self.attr.timeout.to_duration())
+        let factor = 1 << self.requester.timeouts.min(LARGEST_ACK_FACTOR_LOG);
+        (self.attr.timeout.get() != 0).then(|| self.attr.timeout.to_duration() * factor)
     }
 }
+
+/// IBA Vol. 1 ch. 9 "Transport timer": the interval is at least the timeout and at most four times as long.
+const LARGEST_ACK_FACTOR_LOG: u32 = 2;
 
 const fn atomic_eth(remote: RemoteAddress, swap_add: u64, compare: u64) -> AtomicEth {
     AtomicEth {

@@ -14,7 +14,8 @@
 //! Every other NAK *n*, too, is taken for a lost response while an earlier READ or atomic lacks its data. A loss is acted upon
 //! once: until something new arrives, or the timer runs out, further responses that imply it are dropped.
 //!
-//! Repetitions come after a fixed time, not a growing one: the specification has no back-off.
+//! The first repetition comes after the local ACK timeout, the second after twice that, further ones after four times: the
+//! specification bounds the wait so.
 //! IBA Vol. 1 ch. 9 "Responses", "Requester side error behavior".
 
 use oarlock_wire::{Aeth, NakCode, Packet, RnrTimer, Syndrome, Time};
@@ -182,6 +183,7 @@ impl Rc {
         let _ = self.requester.timers.take_due(Timer::Rnr, now);
         if self.requester.timers.take_due(Timer::Ack, now) {
             self.counters.count(Counter::AckTimeouts);
+            self.requester.timeouts = self.requester.timeouts.saturating_add(1);
             self.retry(VendorError::ACK_TIMEOUTS);
         }
     }

@@ -522,7 +522,14 @@ fn a_timeout_gives_its_retransmission_in_the_same_drain() {
     assert!(rc.poll_transmit(due, &mut memory, &mut out).is_some());
     assert!(rc.poll_transmit(due, &mut memory, &mut out).is_none());
     assert_eq!(rc.counters().get(Counter::AckTimeouts), 1);
-    assert_eq!(rc.poll_timeout(), Some(Time::from_nanos(2 * (4_096 << 14))));
+    // The next wait is twice as long, all further ones four times.
+    let timeout = 4_096 << 14;
+    for waited in [1 + 2, 1 + 2 + 4, 1 + 2 + 4 + 4] {
+        let due = Time::from_nanos(waited * timeout);
+        assert_eq!(rc.poll_timeout(), Some(due));
+        rc.handle_timeout(due);
+        assert!(rc.poll_transmit(due, &mut memory, &mut out).is_some());
+    }
 }
 
 #[test]
