@@ -77,7 +77,7 @@ enum Command {
     Explain(explain::Options),
     /// Runs the host service of this network namespace in the foreground
     Host(host::Options),
-    /// Reads captures
+    /// Captures the packets of this host, and draws captures
     Trace(trace::Options),
     /// Keeps connections up and busy, whatever happens to the other side
     #[command(hide = true)]

@@ -57,7 +57,19 @@ const FAULT_REPLAY: (&str, &str) = (
     "OARLOCK_FAULT_REPLAY",
     "Such a file: exactly its faults strike again, in place of those of OARLOCK_FAULT.",
 );
-const PROGRAM: &[(&str, &str)] = &[HOSTD, LOG, LOG_FILE, FAULT, FAULT_RECORD, FAULT_REPLAY];
+const TRACE: (&str, &str) = (
+    "OARLOCK_TRACE",
+    "A file to which a program captures its packets, and the host service its management datagrams, in pcapng; %p in its name is the process's number. What the file holds already stays; without %p programs that are started by each other append to one file.",
+);
+const PROGRAM: &[(&str, &str)] = &[
+    HOSTD,
+    LOG,
+    LOG_FILE,
+    FAULT,
+    FAULT_RECORD,
+    FAULT_REPLAY,
+    TRACE,
+];
 
 const COMMON_JSON: &str = "With --json exactly one object goes to standard output and everything else to standard error. Keys are only ever added. Times end in _us and are microseconds, rates end in _per_s, sizes are bytes.";
 const SERVICE: &str = "The host service of the network namespace is joined, or started when none runs; it ends by itself some seconds after its last program.";
@@ -242,17 +254,21 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         name: "oarlock-trace",
         description: &[
-            "Reads captures of RoCEv2 packets, made with the option --pcap of other commands or by tcpdump(8).",
+            "With -w captures the packets of all programs of this host, as on the wire, to a file in pcapng: management datagrams of the host service, and what the queue pairs of each program send and receive, of programs too that start later. No privilege is needed: the programs, which belong to the same user, write their packets themselves. At the end it says how many packets of which kind the file holds, counted in the file.",
+            "The file has one interface for the host service and one for each program, named after it with its process number in parentheses; tshark and Wireshark show it as frame.interface_name. Times are those of the moment before a packet is sent. A packet between two programs of this host stands there once, as sent; one from elsewhere as received.",
+            "One capture of a host can run at a time. It ends early with the first packet that some program cannot write, because the disk is full or by that program's limit of file sizes; what was written of that packet is cut off, and the programs go on. A service is started when none runs, so that a capture can begin before the first program.",
         ],
         exit_status: STATUS,
-        environment: &[LOG],
+        environment: PROGRAM,
         related: &["oarlock-trace-ladder"],
-        see_also: &[("tcpdump", "8")],
+        see_also: &[("tcpdump", "8"), ("wireshark", "1")],
     },
     Page {
         name: "oarlock-trace-ladder",
         description: &[
             "Prints each connection of a capture as a ladder: the messages of the connection manager one by one, who sent them to whom and when, and between them what data went each way. A service resolution of datagram queue pairs (SIDR) is told in the same way, and so are datagrams to a multicast group.",
+            "Classic pcap and pcapng are read, of this program, tcpdump(8) and Wireshark. A packet that its sender and its receiver have both captured to the file is told once. Repeated messages are marked (again); repeated packets are counted in the text.",
+            "With --svg it draws two lifelines for each connection and an arrow for each packet, repeated and negative ones in red, as a file for any browser; the same capture gives the same picture. Of many connections the first 50 are drawn, and of a long stretch of data the first packets, with the number of the others.",
         ],
         exit_status: STATUS,
         environment: &[LOG],

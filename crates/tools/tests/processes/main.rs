@@ -177,7 +177,8 @@ fn failures_are_one_sentence_and_a_status() {
 fn what_is_not_implemented_is_refused_by_name() {
     for (arguments, name) in [
         (&["cmatose", "-f", "gid", "-s", "::1"][..], "-f gid"),
-        (&["trace", "ladder", "x.pcap", "--svg", "y"], "--svg"),
+        (&["trace", "-w", "x.pcapng", "ladder"], "ladder"),
+        (&["trace", "-w", "x.pcapng", "--seconds", "0"], "--seconds"),
         (&["cmatose", "--no-such-flag"], "--no-such-flag"),
         (&["cmtime", "-c", "1"], "--local"),
         (&["demo", "-c", "0"], "0"),
