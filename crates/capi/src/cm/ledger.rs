@@ -112,3 +112,54 @@ impl Ledger {
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Any time will do: the wait goes on.
 const LONG: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    /// R-MIG-3: what the new channel delivers and is acknowledged does not pay for an event of the old one.
+    #[test]
+    fn a_wait_is_for_the_old_channel_only() {
+        let ledger = Ledger::default();
+        ledger.delivered("OLD");
+        ledger.close_account(1, 1);
+        ledger.delivered("NEW");
+        assert_eq!(ledger.acknowledged(2, "NEW"), 1);
+        let is_paid = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                ledger.wait(&"the test");
+                assert!(is_paid.load(Ordering::Acquire), "the old event is missing");
+            });
+            while ledger.lock().waiting == 0 {
+                thread::yield_now();
+            }
+            is_paid.store(true, Ordering::Release);
+            assert_eq!(ledger.acknowledged(1, "OLD"), 2);
+            waiter.join().expect("it waited for the old event");
+        });
+    }
+
+    /// R-MIG-3: nothing is waited for when everything is acknowledged, in whatever order the service and the program
+    /// counted, and wherever the identifier has been.
+    #[test]
+    fn nothing_is_left_of_what_is_acknowledged() {
+        let ledger = Ledger::default();
+        for name in ["A", "B", "C"] {
+            ledger.delivered(name);
+        }
+        assert_eq!(ledger.acknowledged(1, "B"), 1);
+        assert_eq!(ledger.acknowledged(1, "A"), 2);
+        ledger.close_account(1, 2);
+        ledger.wait(&"the test");
+        assert_eq!(ledger.swallowed(2), 3);
+        assert_eq!(ledger.acknowledged(2, "C"), 4);
+        ledger.close_account(2, 4);
+        ledger.close_account(1, 4);
+        ledger.wait(&"the test");
+        let book = ledger.lock();
+        assert!(book.balances.is_empty() && book.held.is_empty());
+    }
+}
