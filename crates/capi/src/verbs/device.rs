@@ -36,7 +36,7 @@ static KNOWN: AtomicPtr<Known> = AtomicPtr::new(ptr::null_mut());
 
 struct Known {
     device: Arc<Device>,
-    older: *const Known,
+    older: *const Self,
 }
 
 impl Device {

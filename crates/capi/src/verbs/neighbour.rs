@@ -176,3 +176,71 @@ const VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 const DISCARD: u16 = 9;
 const ATTEMPTS: u32 = 60;
 const INTERVAL: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of the kernel: the question about `neighbour` with a type, a state, and an attribute before the address.
+    fn answer(kind: u16, state: u16, address: Option<[u8; 6]>) -> Vec<u8> {
+        let mut bytes = request(IpAddr::from([10, 0, 0, 2]), 7);
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[HEADER + 8..HEADER + 10].copy_from_slice(&state.to_ne_bytes());
+        if let Some(address) = address {
+            bytes.extend(10_u16.to_ne_bytes());
+            bytes.extend(NDA_LLADDR.to_ne_bytes());
+            bytes.extend(address);
+            bytes.extend([0; 2]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_question_is_as_long_as_it_says() {
+        let v4 = request(IpAddr::from([10, 0, 0, 2]), 7);
+        assert_eq!(v4.len(), HEADER + BODY + ATTRIBUTE + 4);
+        assert_eq!(v4[..4], (v4.len() as u32).to_ne_bytes());
+        assert_eq!(v4[HEADER], libc::AF_INET as u8);
+        assert_eq!(v4[HEADER + 4..HEADER + 8], 7_u32.to_ne_bytes());
+        assert_eq!(v4[v4.len() - 4..], [10, 0, 0, 2]);
+        let v6 = request(IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 2]), 7);
+        assert_eq!(v6.len(), HEADER + BODY + ATTRIBUTE + 16);
+    }
+
+    #[test]
+    fn only_a_state_with_an_address_has_one() {
+        let mac = [2, 0, 0, 0, 0, 9];
+        let reachable = 0x02;
+        let neighbour = libc::RTM_NEWNEIGH;
+        assert_eq!(
+            address_in(&answer(neighbour, reachable, Some(mac))),
+            Some(mac)
+        );
+        for (kind, state, address) in [
+            // NUD_INCOMPLETE, NUD_FAILED.
+            (neighbour, 0x01, Some(mac)),
+            (neighbour, 0x20, Some(mac)),
+            (neighbour, reachable, None),
+            (libc::NLMSG_ERROR as u16, reachable, Some(mac)),
+        ] {
+            assert_eq!(
+                address_in(&answer(kind, state, address)),
+                None,
+                "{kind} {state:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_off_has_no_address() {
+        let whole = answer(libc::RTM_NEWNEIGH, 0x02, Some([2, 0, 0, 0, 0, 9]));
+        // Without the two bytes of padding the address is whole.
+        for len in 0..whole.len() - 2 {
+            assert_eq!(address_in(&whole[..len]), None, "{len} bytes");
+        }
+        let mut endless = whole;
+        // An attribute of no length.
+        endless[HEADER + BODY..HEADER + BODY + 2].copy_from_slice(&[0; 2]);
+        assert_eq!(address_in(&endless), None);
+    }
+}
