@@ -59,7 +59,7 @@ impl Channel {
         for _ in 0..100 {
             assert!(
                 is_readable_within(&self.channel, PATIENCE),
-                "no event within 20 s"
+                "no event within {PATIENCE} s"
             );
             match self.channel.take_wake(1).unwrap() {
                 Wake::Events(1) => {}

@@ -29,7 +29,8 @@ fn plan() -> Plan {
 fn pair(faults: Faults) -> [(Result<(), Failure>, Outcome); 2] {
     let wire = MemWire::with_faults(faults);
     let mut config = ServiceConfig::default();
-    config.cma.cm_response_timeout = IbTimeout::truncate(13);
+    // With the retries, 4 s: longer than a busy machine keeps a program waiting.
+    config.cma.cm_response_timeout = IbTimeout::truncate(16);
     // A peer whose program is busy asks for patience; if its next message is lost, it is that long until the one before is
     // repeated.
     config.cma.mra_service_timeout = IbTimeout::truncate(17);
