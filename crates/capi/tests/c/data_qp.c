@@ -133,15 +133,15 @@ static void events(void)
 	to_rts(a);
 	post_recv_at(&side, b, 2, 65536, 8);
 	post_send_at(&side, a, 3, 0, 8);
-	success_of("async-ack", cq);
-	success_of("async-ack", cq);
-	CHECK("async-ack", readable(side.context->async_fd, LONG));
-	CHECK("async-ack", ibv_get_async_event(side.context, &one.event) == 0);
-	CHECK("async-ack", one.event.event_type == IBV_EVENT_COMM_EST && one.event.element.qp == b);
-	CHECK("async-ack", pthread_create(&thread, NULL, acknowledge, &one.event) == 0);
-	CHECK("async-ack", ibv_destroy_qp(b) == 0 && one.acknowledged);
+	success_of("async-ack-qp", cq);
+	success_of("async-ack-qp", cq);
+	CHECK("async-ack-qp", readable(side.context->async_fd, LONG));
+	CHECK("async-ack-qp", ibv_get_async_event(side.context, &one.event) == 0);
+	CHECK("async-ack-qp", one.event.event_type == IBV_EVENT_COMM_EST && one.event.element.qp == b);
+	CHECK("async-ack-qp", pthread_create(&thread, NULL, acknowledge, &one.event) == 0);
+	CHECK("async-ack-qp", ibv_destroy_qp(b) == 0 && one.acknowledged);
 	pthread_join(thread, NULL);
-	ok("async-ack");
+	ok("async-ack-qp");
 	CHECK("end", ibv_destroy_qp(a) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
