@@ -1,13 +1,14 @@
 //! The folder with the libraries under their two names.
 
 use super::program::{LIBRARIES, Refusal};
-use rustix::fs::{AtFlags, Mode, OFlags};
-use std::ffi::{OsStr, OsString};
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The shared object, and a folder where it has both names.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,11 +114,14 @@ fn make(parent: &Path, object: &Path, user: u32) -> io::Result<PathBuf> {
         if leads_to.is_ok_and(|path| path.as_bytes() == object.as_os_str().as_encoded_bytes()) {
             continue;
         }
-        // Another process may be doing the same: each puts a whole link into place.
-        let new = OsString::from(format!("{library}.{}", std::process::id()));
-        let _ = rustix::fs::unlinkat(&folder, &new, AtFlags::empty());
-        rustix::fs::symlinkat(object, &folder, &new)?;
-        rustix::fs::renameat(&folder, &new, &folder, library)?;
+        // Another process may be doing the same, in another PID namespace with the same number, too: each puts a whole link
+        // of a name of its own into place.
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let new = format!("{library}.{}.{}", std::process::id(), now.as_nanos());
+        rustix::fs::symlinkat(object, &folder, new.as_str())?;
+        rustix::fs::renameat(&folder, new.as_str(), &folder, library)?;
     }
     Ok(parent.join(name))
 }

@@ -13,8 +13,8 @@ impl Workshop {
         let shop = Self {
             folder: tempfile::tempdir().unwrap(),
         };
-        std::fs::create_dir(shop.path("lib")).unwrap();
-        std::fs::write(
+        fs::create_dir(shop.path("lib")).unwrap();
+        fs::write(
             shop.path("map"),
             "RDMACM_1.0 { global: rdma_create_id; };\nRDMACM_9.9 { global: rdma_new; };\n",
         )
@@ -42,7 +42,7 @@ impl Workshop {
 
     fn compile(&self, source: &str, name: &str, options: &[&str]) -> Result<PathBuf, String> {
         let file = self.path("source.c");
-        std::fs::write(&file, source).unwrap();
+        fs::write(&file, source).unwrap();
         let path = self.path(name);
         let output = Command::new("cc")
             .args(["-o".as_ref(), path.as_os_str(), file.as_os_str()])
@@ -120,7 +120,7 @@ fn a_program_that_gets_the_libraries_is_run_without_a_word() {
     );
     assert_eq!(examine(&shop.user("rpath", &[&rpath]), &own()), Ok(None));
     let script = shop.path("script");
-    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    fs::write(&script, "#!/bin/sh\n").unwrap();
     assert_eq!(examine(&script, &own()), Ok(None));
 }
 
@@ -172,7 +172,7 @@ fn an_rpath_that_leads_to_the_libraries_is_told_of_and_named() {
         ("absolute", lib.to_str().unwrap()),
         ("origin", "$ORIGIN/lib"),
         ("braces", "/none:${ORIGIN}/lib"),
-        ("lib", "$ORIGIN/$LIB"),
+        ("variable", "$ORIGIN/$LIB"),
     ] {
         let option = format!("-Wl,--disable-new-dtags,-rpath,{rpath}");
         let sentence = refused(&shop.user(name, &[&option]), &own());
@@ -207,20 +207,20 @@ fn a_program_of_another_machine_is_told_of() {
     let mut header = [0_u8; 64];
     header[..6].copy_from_slice(b"\x7fELF\x02\x01");
     header[18..20].copy_from_slice(&[0xff, 0x7f]);
-    std::fs::write(&path, header).unwrap();
+    fs::write(&path, header).unwrap();
     assert!(refused(&path, &own()).contains("another kind of machine"));
     header[4] = 1;
-    std::fs::write(&path, header).unwrap();
+    fs::write(&path, header).unwrap();
     assert!(refused(&path, &own()).contains("32-bit"));
     // What only begins like a program is for the system to refuse.
-    std::fs::write(&path, &header[..6]).unwrap();
+    fs::write(&path, &header[..6]).unwrap();
     assert_eq!(examine(&path, &own()), Ok(None));
 }
 
 /// Whatever bytes a file has, it is read without a panic and in bounded time.
 #[test]
 fn a_damaged_file_is_left_to_the_system() {
-    let program = std::fs::read(env::current_exe().unwrap()).unwrap();
+    let program = fs::read(env::current_exe().unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program");
     let head = &program[..program.len().min(1 << 16)];
@@ -229,7 +229,7 @@ fn a_damaged_file_is_left_to_the_system() {
         let at = step * 3 % 1200;
         bytes[at] ^= 0xff;
         bytes.truncate(bytes.len() - step * 100);
-        std::fs::write(&path, bytes).unwrap();
+        fs::write(&path, bytes).unwrap();
         let _ = examine(&path, &own());
     }
 }
@@ -253,19 +253,19 @@ fn programs_with_rights_of_their_own_are_known() {
 fn programs_are_found_as_execvp_finds_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a-program");
-    std::fs::write(&path, "").unwrap();
-    let find_in = |name: &str| super::find_in(&OsString::from(name), folder.path().as_os_str());
+    fs::write(&path, "").unwrap();
+    let in_path = |name: &str| find_in(&OsString::from(name), folder.path().as_os_str());
     assert_eq!(
-        find_in("a-program").unwrap_err().status,
+        in_path("a-program").unwrap_err().status,
         126,
         "not executable yet"
     );
     assert_eq!(find(path.as_os_str()).unwrap_err().status, 126);
     assert_eq!(find(folder.path().as_os_str()).unwrap_err().status, 126);
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    assert_eq!(find_in("a-program").unwrap(), path);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(in_path("a-program").unwrap(), path);
     assert_eq!(find(path.as_os_str()).unwrap(), path);
-    assert_eq!(find_in("no-program").unwrap_err().status, 127);
+    assert_eq!(in_path("no-program").unwrap_err().status, 127);
     assert_eq!(
         find(folder.path().join("none").as_os_str())
             .unwrap_err()
