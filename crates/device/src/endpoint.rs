@@ -52,6 +52,7 @@ use crate::statistics::Statistics;
 use crate::timers::{Timers, Whose};
 use crate::transmit::Scratch;
 use crate::transport::QpMemory;
+use crate::watch::Watch;
 
 /// The endpoint of a process. All contexts on one host share it, and so one slot.
 ///
@@ -95,6 +96,7 @@ pub(crate) struct Core {
     armed: AtomicUsize,
     standing_back: AtomicBool,
     lead: Lead,
+    watch: Watch,
     start: Instant,
     fork_generation: u32,
     pub(crate) counters: Counters,
@@ -137,6 +139,7 @@ impl Endpoint {
             armed: AtomicUsize::new(0),
             standing_back: AtomicBool::new(false),
             lead: Lead::new()?,
+            watch: Watch::new()?,
             start: Instant::now(),
             fork_generation,
             counters: Counters::default(),
@@ -196,6 +199,9 @@ impl Drop for Endpoint {
         // The engine lets go of the core, and with the core goes the port. It is not waited for.
         self.core.stop.store(true, Ordering::Release);
         self.core.wake_engine();
+        if !self.core.is_forked() {
+            self.core.watch.end();
+        }
     }
 }
 
@@ -238,6 +244,23 @@ impl Core {
 
     pub(crate) fn timers(&self) -> &Timers {
         &self.timers
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// What tells of the host service's end, and of changes of devices.
+    pub(crate) fn signs(&self) -> Result<Signs, Error> {
+        let source = &self.source;
+        Ok(Signs {
+            gone: source
+                .gone_fd()
+                .map_err(Error::system("watch the host service"))?,
+            changes: source
+                .changes_fd()
+                .map_err(Error::system("watch the devices"))?,
+        })
     }
 
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
@@ -293,23 +316,15 @@ impl Core {
         if let Some(port) = read(&self.port).as_ref() {
             return Ok(port.slot());
         }
-        let gone = self
-            .source
-            .gone_fd()
-            .map_err(Error::system("watch the host service"))?;
         let port = self
             .source
             .take_port()
             .map_err(|source| Error::NoPort { source })?;
         let port = Arc::new(port);
         let slot = port.slot();
-        let changes = self
-            .source
-            .changes_fd()
-            .map_err(Error::system("watch the devices"))?;
-        let signs = Signs { gone, changes };
-        engine::start(Arc::clone(self), Arc::clone(&port), signs)
+        engine::start(Arc::clone(self), Arc::clone(&port), self.signs()?)
             .map_err(Error::system("start the engine thread"))?;
+        self.watch.end();
         {
             let capture = lock(&self.capture);
             port.tap(capture.clone());

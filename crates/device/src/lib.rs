@@ -74,6 +74,7 @@ mod sys;
 mod timers;
 mod transmit;
 mod transport;
+mod watch;
 mod xrc;
 
 pub use context::{

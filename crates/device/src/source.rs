@@ -25,8 +25,8 @@ pub trait PortSource: Send + Sync {
     /// No descriptor left.
     fn gone_fd(&self) -> io::Result<Option<OwnedFd>>;
 
-    /// A descriptor that becomes readable when devices have changed; `None` if nobody would tell. Called once, after
-    /// [`take_port`](Self::take_port).
+    /// A descriptor that becomes readable when devices have changed; `None` if nobody would tell. Called after
+    /// [`take_port`](Self::take_port), and before for [`Endpoint::watch`](crate::Endpoint::watch).
     ///
     /// # Errors
     /// No descriptor left.
@@ -35,7 +35,7 @@ pub trait PortSource: Send + Sync {
     }
 
     /// What has changed since the last call, oldest first, with the device's number ([`DeviceInfo::index`](crate::DeviceInfo::index)); makes the
-    /// descriptor unreadable. Called by the engine thread.
+    /// descriptor unreadable. Called by the thread that watches.
     ///
     /// # Blocking
     /// It must not.
