@@ -117,7 +117,7 @@ fn connections_survive_loss_duplication_and_reordering() {
         duplicate: 0.05,
         reorder: 0.05,
     });
-    let (passive_host, active_host) = hosts(&wire, 12, 12);
+    let (passive_host, active_host) = hosts(&wire, 15, 13);
     let connections: u64 = 8;
     let sizes = QueueSizes::new(MESSAGES as u32, MESSAGES as u32);
     let options = ConnectionOptions::new()
