@@ -23,11 +23,13 @@ struct Hosts {
 fn hosts(faults: Faults) -> Hosts {
     let wire = MemWire::with_faults(faults);
     let mut config = ServiceConfig::default();
-    config.cma.cm_response_timeout = IbTimeout::truncate(13);
+    // With the retries, 4 s: longer than a busy machine keeps a program waiting.
+    config.cma.cm_response_timeout = IbTimeout::truncate(16);
     // A peer whose program is busy asks for patience; if its next message is lost, it is that long until the one before is
     // repeated.
     config.cma.mra_service_timeout = IbTimeout::truncate(17);
-    config.cma.packet_life_time = IbTimeout::truncate(10);
+    // Twice that is what a queue pair waits for an acknowledgement, eight times.
+    config.cma.packet_life_time = IbTimeout::truncate(13);
     let host = |address| Host::private_with(&wire, &[address], config.clone()).expect("a host");
     Hosts {
         server: host(SERVER),
