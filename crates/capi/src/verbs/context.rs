@@ -67,6 +67,8 @@ impl Context {
         info: DeviceInfo,
         is_active: bool,
     ) -> Result<Arc<Self>> {
+        // Events come also to who has no queue pair.
+        endpoint.watch()?;
         let device = device::Context::open(info, endpoint)?;
         device.set_port_active(is_active);
         let context = Arc::new(Self {

@@ -119,6 +119,8 @@ impl Device {
     /// `ENODEV`: it is gone.
     pub(crate) fn open(&self) -> Result<Arc<Context>> {
         let process = process::current()?;
+        // Before the question, so that no change comes between.
+        process.endpoint.watch()?;
         let (info, is_active) = self.info(&process)?;
         Context::open(&process, Self::known(&info), info, is_active)
     }
