@@ -191,8 +191,7 @@ fn what_is_refused_is_refused_with_the_error_number_of_the_list() {
             "void" => None,
             "refused ENOSYS" => Some(libc::ENOSYS),
             "refused EOPNOTSUPP" => Some(libc::EOPNOTSUPP),
-            "refused ENOTSUP" => Some(libc::ENOTSUP),
-            "refused EINVAL" => Some(libc::EINVAL),
+            "refused EBADF" => Some(libc::EBADF),
             other => panic!("{symbol}: {other}"),
         };
         assert!(!function.is_null(), "{symbol} is missing");

@@ -45,8 +45,8 @@ pub(super) fn only_copy() -> Result<()> {
     else {
         return Ok(());
     };
-    // SAFETY: the names are C strings.
     let is_the_programs = MARKS.iter().all(|name| {
+        // SAFETY: a C string.
         let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         File::of(function).is_some_and(|file| file.base == own.base)
     });
