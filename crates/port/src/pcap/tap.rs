@@ -127,11 +127,13 @@ impl Tap {
 
     /// The time to record a packet with that is about to be sent; none when nothing is recorded. Taken before it is sent: the
     /// receiver may answer, and that be recorded, before this call's caller comes to recording it.
+    #[inline]
     pub(crate) fn moment(&self) -> Option<SystemTime> {
         self.is_on().then(SystemTime::now)
     }
 
-    /// Records a packet that was sent at this moment.
+    /// Records a packet that was sent at this moment, if any.
+    #[inline]
     pub(crate) fn sent(
         &self,
         counters: &Counters,
@@ -140,9 +142,20 @@ impl Tap {
         ip: IpFields,
         pieces: &[&[u8]],
     ) {
-        if at.is_none() {
-            return;
+        if let Some(at) = at {
+            self.record_sent(counters, at, flow, ip, pieces);
         }
+    }
+
+    #[cold]
+    fn record_sent(
+        &self,
+        counters: &Counters,
+        at: SystemTime,
+        flow: &Flow,
+        ip: IpFields,
+        pieces: &[&[u8]],
+    ) {
         let whole;
         let datagram = match pieces {
             [datagram] => datagram,
@@ -151,23 +164,36 @@ impl Tap {
                 whole.as_slice()
             }
         };
-        self.sent_run(counters, at, flow, ip, (datagram, datagram.len()));
+        self.record_run(counters, at, flow, ip, (datagram, datagram.len()));
     }
 
-    /// Records a run of packets of `segment` bytes each, of which the last may be shorter.
+    /// Records a run of packets of so many bytes each, of which the last may be shorter, sent at this moment, if any.
+    #[inline]
     pub(crate) fn sent_run(
         &self,
         counters: &Counters,
         at: Option<SystemTime>,
         flow: &Flow,
         ip: IpFields,
-        (run, segment): (&[u8], usize),
+        run: (&[u8], usize),
     ) {
         if let Some(at) = at {
-            self.record(counters, |capture, _| {
-                Some(capture.write_datagrams(at, flow, ip, false, run.chunks(segment)))
-            });
+            self.record_run(counters, at, flow, ip, run);
         }
+    }
+
+    #[cold]
+    fn record_run(
+        &self,
+        counters: &Counters,
+        at: SystemTime,
+        flow: &Flow,
+        ip: IpFields,
+        (run, segment): (&[u8], usize),
+    ) {
+        self.record(counters, |capture, _| {
+            Some(capture.write_datagrams(at, flow, ip, false, run.chunks(segment)))
+        });
     }
 
     /// Records a received packet; only where that is wanted if it came from this host.
