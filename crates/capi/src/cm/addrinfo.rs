@@ -295,7 +295,11 @@ fn resolved(node: Option<&CStr>, service: Option<&CStr>, hints: &Hints) -> Found
         None => None,
     };
     let numeric = on_interface.as_ref().map(|on| on.node.as_c_str());
-    let addresses = ask(numeric.or(node), service, hints)?;
+    let mut addresses = ask(numeric.or(node), service, hints)?;
+    if node.is_none() && hints.is_passive() && listens_for_both() {
+        // A program that takes the first entry hears everybody.
+        addresses.sort_by_key(|address| address.is_ipv4());
+    }
     let (qp_type, port_space) = hints.kind();
     let mut entries = Vec::with_capacity(addresses.len());
     for mut address in addresses {
@@ -327,6 +331,11 @@ fn resolved(node: Option<&CStr>, service: Option<&CStr>, hints: &Hints) -> Found
         });
     }
     Ok(entries)
+}
+
+/// Whether a listener at any IPv6 address hears those who come over IPv4, too, unless it says otherwise.
+fn listens_for_both() -> bool {
+    std::fs::read_to_string(BINDV6ONLY).is_ok_and(|only| only.trim() == "0")
 }
 
 /// `address%interface`: a listener's address must be of the interface, any address becomes the interface's; the way to a
@@ -536,6 +545,7 @@ fn take_answer(id: &Id) -> Result<List> {
     }
 }
 
+const BINDV6ONLY: &str = "/proc/sys/net/ipv6/bindv6only";
 const RAI_SA: u32 = 0x10;
 const RAI_DNS: u32 = 0x20;
 /// The event that [`rdma_resolve_addrinfo`] writes; whoever fetches it makes the event of it whose number it carries.

@@ -55,6 +55,51 @@ static void several(void)
 	ok("addrinfo-source-family");
 }
 
+/* Whoever takes the first entry for a listener hears both families. */
+static void *come(void *with)
+{
+	uint16_t *port = with;
+	struct rdma_cm_id *id = new_id("addrinfo-both", NULL, RDMA_PS_TCP);
+
+	CHECK("addrinfo-both", rdma_resolve_addr(id, NULL, address(*port), 2000) == 0);
+	CHECK("addrinfo-both", rdma_resolve_route(id, 2000) == 0);
+	new_qp("addrinfo-both", id);
+	FAILS("addrinfo-both", rdma_connect(id, NULL), ECONNREFUSED);
+	CHECK("addrinfo-both", id->event->status == 28);
+	destroy("addrinfo-both", id);
+	return NULL;
+}
+
+static void both_families(void)
+{
+	FILE *file = fopen("/proc/sys/net/ipv6/bindv6only", "r");
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;
+	struct rdma_cm_id *listener, *child;
+	uint16_t port;
+	pthread_t active;
+
+	/* A host that is set up otherwise listens for one family, and has nothing to show. */
+	if (!file || fgetc(file) != '0') {
+		printf("not run: bindv6only\n");
+		exit(1);
+	}
+	fclose(file);
+	res = got("addrinfo-both", NULL, "0", &hints);
+	CHECK("addrinfo-both", res->ai_family == AF_INET6);
+	CHECK("addrinfo-both", rdma_create_ep(&listener, res, NULL, NULL) == 0);
+	rdma_freeaddrinfo(res);
+	CHECK("addrinfo-both", rdma_listen(listener, 1) == 0);
+	port = port_of(listener);
+	active = thread("addrinfo-both", come, &port);
+	CHECK("addrinfo-both", rdma_get_request(listener, &child) == 0);
+	CHECK("addrinfo-both", rdma_get_local_addr(child)->sa_family == rule_base.ss_family);
+	CHECK("addrinfo-both", rdma_reject(child, NULL, 0) == 0);
+	pthread_join(active, NULL);
+	rdma_destroy_ep(child);
+	rdma_destroy_ep(listener);
+	ok("addrinfo-both");
+}
+
 static void interfaces(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *res, *none = NULL;
@@ -243,6 +288,7 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	several();
+	both_families();
 	interfaces();
 	gids();
 	records();
