@@ -280,12 +280,15 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
             },
             qp_context: attr.qp_context,
             qp_type,
-            cap: attr.cap,
+            cap: granted(attr.cap),
             sq_sig_all: attr.sq_sig_all != 0,
             has_batch: false,
         };
-        // SAFETY: the program's promise. The sizes are what was asked for, so that `attr` stays as it is.
-        unsafe { Qp::create(Context::share((*pd).context), &init) }
+        // SAFETY: the program's promise.
+        let qp = unsafe { Qp::create(Context::share((*pd).context), &init) }?;
+        // SAFETY: as above; the other sizes are what was asked for.
+        unsafe { (*qp_init_attr).cap = init.cap };
+        Ok(qp)
     });
     errno::object("ibv_create_qp", created)
 }
@@ -298,9 +301,23 @@ pub(super) unsafe extern "C" fn create_ex(
     // SAFETY: the program's promise.
     let created = unsafe { init_of(&*qp_init_attr_ex) }.and_then(|init| {
         // SAFETY: as above.
-        unsafe { Qp::create(Context::share(context), &init) }
+        let qp = unsafe { Qp::create(Context::share(context), &init) }?;
+        // SAFETY: as above; the other sizes are what was asked for.
+        unsafe { (*qp_init_attr_ex).cap = init.cap };
+        Ok(qp)
     });
     errno::object("ibv_create_qp_ex", created)
+}
+
+/// What a queue pair gets that asks for `cap`. A program that asks for no inline data and posts some works on every other
+/// device, where a send queue entry has room for as much as its scatter/gather list takes (Linux `rxe_qp.c`).
+fn granted(cap: ibv_qp_cap) -> ibv_qp_cap {
+    let list = cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
+    let room = list.min(device::DeviceLimits::default().max_inline_data);
+    ibv_qp_cap {
+        max_inline_data: cap.max_inline_data.max(room),
+        ..cap
+    }
 }
 
 /// # Errors
@@ -350,7 +367,7 @@ fn init_of(attr: &ibv_qp_init_attr_ex) -> Result<Init> {
         },
         qp_context: attr.qp_context,
         qp_type,
-        cap: attr.cap,
+        cap: granted(attr.cap),
         sq_sig_all: attr.sq_sig_all != 0,
         has_batch,
     })
