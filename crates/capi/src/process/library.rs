@@ -31,6 +31,20 @@ pub(super) fn service_program() -> Option<PathBuf> {
         })
 }
 
+/// Says in the log which of rdma-core's own libraries are in the process beside this one, because a library of the program
+/// has a DT_RPATH that leads there: calls that reach them find no device.
+pub(super) fn tell_of_others() {
+    let own = own_file().map(|own| own.base);
+    for file in loaded() {
+        if Some(file.base) != own && file.has_our_name() && !file.is_copy() {
+            tracing::error!(
+                "{} is in this process, too: calls that reach it know nothing of oarlock",
+                file.path.display()
+            );
+        }
+    }
+}
+
 /// Refuses to work in a process that has this library twice, as two files that are copies of each other: each would have
 /// identifiers and devices of its own, and a call would reach now the one, now the other. The one that the program's own
 /// references lead to may work; so a program that was linked with two copies runs.
@@ -45,9 +59,12 @@ pub(super) fn only_copy() -> Result<()> {
     else {
         return Ok(());
     };
+    // The library's own view, RTLD_DEFAULT, would begin with the program's and end with itself.
+    // SAFETY: the handle of the program, whose libraries are there already.
+    let program = unsafe { libc::dlopen(ptr::null(), libc::RTLD_LAZY) };
     let is_the_programs = MARKS.iter().all(|name| {
-        // SAFETY: a C string.
-        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        // SAFETY: that handle, a C string.
+        let function = unsafe { libc::dlsym(program, name.as_ptr()) };
         File::of(function).is_some_and(|file| file.base == own.base)
     });
     if is_the_programs {
@@ -90,13 +107,14 @@ impl File {
         })
     }
 
+    fn has_our_name(&self) -> bool {
+        let name = self.path.file_name();
+        name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
+    }
+
     /// Whether the file is this library, too, under one of its names.
     fn is_copy(&self) -> bool {
-        if !self
-            .path
-            .file_name()
-            .is_some_and(|name| NAMES.iter().any(|known| name == *known))
-        {
+        if !self.has_our_name() {
             return false;
         }
         let Ok(path) = CString::new(self.path.as_os_str().as_bytes()) else {

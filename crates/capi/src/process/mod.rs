@@ -3,7 +3,7 @@
 mod library;
 pub(crate) mod log;
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oarlock_device::Endpoint;
@@ -42,7 +42,13 @@ pub(crate) fn current() -> Result<Process> {
     {
         return Ok(process.clone());
     }
-    let process = Process::new(open_host()?)?;
+    let process = open_host().and_then(Process::new).inspect_err(|refused| {
+        // Without a host nothing works, and programs say no more than that there is no device. Once is enough.
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            tracing::error!("no devices: {refused}");
+        }
+    })?;
     *current = Some(process.clone());
     Ok(process)
 }
@@ -50,6 +56,7 @@ pub(crate) fn current() -> Result<Process> {
 #[cfg(not(test))]
 fn open_host() -> Result<Host> {
     library::only_copy()?;
+    library::tell_of_others();
     Ok(match library::service_program() {
         Some(program) => Host::open_starting(&program)?,
         None => Host::open()?,

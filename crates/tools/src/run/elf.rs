@@ -22,7 +22,7 @@ pub(super) struct Elf {
     /// Where to look for them before and after `LD_LIBRARY_PATH`.
     pub(super) rpath: Option<String>,
     pub(super) runpath: Option<String>,
-    /// Versions that have to be there: library and node.
+    /// Versions that have to be there: library and node. Not those that a program can do without.
     pub(super) version_needs: Vec<(String, String)>,
     /// Versions that it has.
     pub(super) nodes: Vec<String>,
@@ -83,11 +83,9 @@ impl Elf {
                     (within < size).then_some(offset + within)
                 })
         };
-        let strings = Strings {
-            data,
-            start: value(elf::DT_STRTAB).and_then(at).unwrap_or(0),
-            len: value(elf::DT_STRSZ).unwrap_or(0),
-        };
+        let start = value(elf::DT_STRTAB).and_then(at).unwrap_or(0);
+        let len = value(elf::DT_STRSZ).unwrap_or(0).min(MAX_STRINGS);
+        let strings = Strings(data.read_bytes_at(start, len).unwrap_or(&[]));
         for entry in dynamic
             .iter()
             .take_while(|entry| entry.tag(endian) != elf::DT_NULL)
@@ -158,19 +156,17 @@ fn foreign(ident: &[u8]) -> Option<&'static str> {
     })
 }
 
-struct Strings<'a> {
-    data: Data<'a>,
-    start: u64,
-    len: u64,
-}
+struct Strings<'a>(&'a [u8]);
 
 impl Strings<'_> {
     fn at(&self, offset: u64) -> String {
-        let range = self.start.saturating_add(offset)..self.start.saturating_add(self.len);
-        match self.data.read_bytes_at_until(range, 0) {
-            Ok(text) => String::from_utf8_lossy(text).into_owned(),
-            Err(()) => String::new(),
-        }
+        let start = usize::try_from(offset).ok();
+        let text = start.and_then(|start| self.0.get(start..)).unwrap_or(&[]);
+        let end = text
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(text.len());
+        String::from_utf8_lossy(&text[..end]).into_owned()
     }
 }
 
@@ -192,10 +188,12 @@ fn version_needs(
             let Ok(name) = data.read_at::<elf::Vernaux<Endianness>>(name_at) else {
                 break;
             };
-            needs.push((
-                library.clone(),
-                strings.at(name.vna_name.get(endian).into()),
-            ));
+            if name.vna_flags.get(endian).0 & elf::VER_FLG_WEAK.0 == 0 {
+                needs.push((
+                    library.clone(),
+                    strings.at(name.vna_name.get(endian).into()),
+                ));
+            }
             name_at += u64::from(name.vna_next.get(endian));
         }
         at += u64::from(need.vn_next.get(endian));
@@ -227,3 +225,5 @@ fn version_definitions(
 
 /// More than any library has.
 const MAX_VERSIONS: u64 = 4096;
+/// The names of a very large program are more, but those that matter are at the start.
+const MAX_STRINGS: u64 = 16 << 20;

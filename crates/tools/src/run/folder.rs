@@ -76,10 +76,14 @@ fn linked(object: &Path, runtime: Option<&OsStr>, temporary: &Path) -> Result<Pa
     let runtime = runtime
         .map(Path::new)
         .filter(|folder| folder.is_absolute() && is_of(folder, user));
+    // Somebody else may have the name: on purpose, or a user of the same number in another user namespace.
+    let of_temporary = std::iter::once(format!("oarlock-{user}"))
+        .chain((1..10).map(|number| format!("oarlock-{user}.{number}")))
+        .map(|name| temporary.join(name));
     let candidates = runtime
         .map(|folder| folder.join("oarlock"))
         .into_iter()
-        .chain([temporary.join(format!("oarlock-{user}"))])
+        .chain(of_temporary)
         .filter(|folder| is_plain(folder));
     let mut problem = "no folder can be made for links to the library".to_owned();
     for folder in candidates {

@@ -3,7 +3,7 @@
 //!
 //! The program takes the place of this one (execve(2)): its process number, terminal, signals and exit status are its own. What
 //! is done before: [`program`] finds it and says what would keep the libraries from it, [`folder`] finds them, [`environment`]
-//! has the variables, and the host service is started, so that the program's first call finds it.
+//! has the variables, and for a program that is linked with the libraries the host service is started.
 
 mod elf;
 mod environment;
@@ -71,14 +71,16 @@ fn replace(options: &RunOptions) -> Result<Never, Refusal> {
     let own = elf::Elf::read(&libraries.object)
         .map_err(|error| Refusal::ours(format!("{}: {error}", libraries.object.display())))?
         .ok_or_else(|| Refusal::ours(format!("{} is no library", libraries.object.display())))?;
-    match program::examine(&path, &own)? {
-        Some(Remark::Warning(sentence)) => say("warning", &sentence),
-        Some(Remark::Note(sentence)) if options.settings.wants_notes() => say("note", &sentence),
-        Some(Remark::Note(_)) | None => {}
-    }
+    let remark = program::examine(&path, &own)?;
     let variables = options.settings.variables(&libraries)?;
     options.settings.begin_trace()?;
-    start_service()?;
+    match remark {
+        // What is not linked with the libraries may never want the service; what it loads or starts can start one, too.
+        Some(Remark::Warning(sentence)) => say("warning", &sentence),
+        Some(Remark::Note(sentence)) if options.settings.wants_notes() => say("note", &sentence),
+        Some(Remark::Note(_)) => {}
+        None => start_service()?,
+    }
 
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments).envs(variables.set);
@@ -96,7 +98,7 @@ fn replace(options: &RunOptions) -> Result<Never, Refusal> {
     })
 }
 
-/// Starts the host service if none runs. The program may never want it; then it ends by itself.
+/// Starts the host service if none runs.
 fn start_service() -> Result<(), Refusal> {
     let own = std::env::current_exe()
         .map_err(|error| Refusal::ours(format!("the path of this program: {error}")))?;

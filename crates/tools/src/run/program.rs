@@ -28,7 +28,7 @@ impl Refusal {
     }
 }
 
-/// What is worth saying about a program that runs all the same.
+/// What is worth saying about a program that runs all the same, and is not linked with either library.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Remark {
     /// It will not get the libraries, and may not want them.
@@ -99,11 +99,15 @@ fn is_executable(path: &Path, metadata: &Metadata) -> bool {
     metadata.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Whether the program will get the library: `own` is what the library needs and has.
+/// Whether the program will get the library: `own` is what the library needs and has. `None`: it is linked with the library
+/// and gets it.
 pub(super) fn examine(path: &Path, own: &Elf) -> Result<Option<Remark>, Refusal> {
     let Ok(Some(elf)) = Elf::read(path) else {
-        // A script; or it cannot be read, and executed perhaps. Its interpreter passes the environment on.
-        return Ok(None);
+        // A script; or it cannot be read, and executed perhaps.
+        return Ok(Some(Remark::Note(format!(
+            "{} is no binary program; programs that it starts will find the libraries",
+            path.display()
+        ))));
     };
     let shown = path.display();
     if let Some(foreign) = elf.foreign {

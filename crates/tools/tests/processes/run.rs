@@ -151,11 +151,7 @@ fn one_folder_that_was_copied_in_is_enough_for_a_program() {
     let Some(program) = count_devices(folder.path()) else {
         return;
     };
-    let object = Path::new(OARLOCK)
-        .parent()
-        .unwrap()
-        .join("deps/liboarlock_capi.so");
-    std::fs::copy(object, folder.path().join("liboarlock_capi.so")).unwrap();
+    std::fs::copy(object(), folder.path().join("liboarlock_capi.so")).unwrap();
     std::fs::copy(OARLOCK, folder.path().join("oarlock")).unwrap();
     let Some(output) = inside(&format!(
         "cd {folder}; mkdir -m 700 run; export XDG_RUNTIME_DIR=$PWD/run; unset OARLOCK; \
@@ -175,20 +171,164 @@ fn one_folder_that_was_copied_in_is_enough_for_a_program() {
     );
 }
 
+/// The folder in LD_LIBRARY_PATH by hand: the library finds the tool beside it, which is the service.
+#[test]
+fn a_library_finds_the_service_that_came_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = count_devices(folder.path()) else {
+        return;
+    };
+    std::fs::copy(OARLOCK, folder.path().join("oarlock")).unwrap();
+    std::fs::copy(object(), folder.path().join("liboarlock_capi.so")).unwrap();
+    for name in NAMES {
+        std::os::unix::fs::symlink("liboarlock_capi.so", folder.path().join(name)).unwrap();
+    }
+    let Some(output) = inside(&format!(
+        "cd /; unset OARLOCK; LD_LIBRARY_PATH={folder} {program}; ls -l /proc/*/exe 2>/dev/null | grep -c {folder}/oarlock",
+        folder = folder.path().display(),
+        program = program.display(),
+    )) else {
+        return;
+    };
+    assert_eq!(
+        stdout(&output),
+        "devices 1 channel 1\n1\n",
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// A tool that copies what links lead to makes two libraries of one. A program that is linked with them uses one of them;
+/// where two would be used, the second says so and has no device.
+#[test]
+fn of_two_copies_in_a_process_one_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = count_devices(folder.path()) else {
+        return;
+    };
+    for name in NAMES {
+        std::fs::copy(object(), folder.path().join(name)).unwrap();
+    }
+    let text = "#include <dlfcn.h>\n#include <errno.h>\n#include <stdio.h>\n\
+                int main(int argc, char **argv) { \
+                void *first = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL), *second = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL); \
+                void *(*open)(void) = dlsym(second, \"rdma_create_event_channel\"); \
+                void **(*list)(int *) = dlsym(second, \"ibv_get_device_list\"); int n = -1; \
+                printf(\"both %d \", first && second && first != second); \
+                int made = open() != 0; printf(\"channel %d errno %d \", made, errno == ENODEV); list(&n); printf(\"devices %d\\n\", n); return 0; }\n";
+    let Some(twice) = compile(folder.path(), "twice", text, &["-ldl"]) else {
+        return;
+    };
+    let folder = folder.path().display();
+    let Some(output) = inside(&format!(
+        "export OARLOCK_HOSTD=$OARLOCK; LD_LIBRARY_PATH={folder} {program}; {twice} {folder}/librdmacm.so.1 {folder}/libibverbs.so.1",
+        program = program.display(),
+        twice = twice.display(),
+    )) else {
+        return;
+    };
+    let (text, errors) = (stdout(&output), stderr(&output));
+    assert_line(&text, "devices 1 channel 1");
+    assert!(
+        text.contains("both 1 channel 0 errno 1 devices "),
+        "{text}{errors}"
+    );
+    assert!(
+        errors.contains("two copies of oarlock's library"),
+        "{errors}"
+    );
+}
+
+/// A library of the program may lead past LD_LIBRARY_PATH to rdma-core's own: who asks for devices is told.
+#[test]
+fn another_library_of_the_name_beside_ours_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = count_devices(folder.path()) else {
+        return;
+    };
+    let text = "int unrelated(void) { return 0; }\n";
+    let options = ["-shared", "-fPIC", "-Wl,-soname,other.so"];
+    let Some(other) = compile(folder.path(), "librdmacm.so.1", text, &options) else {
+        return;
+    };
+    let Some(output) = inside(&format!(
+        "$OARLOCK run -- env LD_PRELOAD={} {}",
+        other.display(),
+        program.display()
+    )) else {
+        return;
+    };
+    assert_eq!(stdout(&output), "devices 1 channel 1\n");
+    let errors = stderr(&output);
+    assert!(
+        errors.contains(&format!("{} is in this process", other.display())),
+        "{errors}"
+    );
+}
+
+/// The libraries say nothing unless asked; a refused call is told with its sentence and number.
+#[test]
+fn the_libraries_log_what_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "#include <rdma/rsocket.h>\nint main(void) { rsocket(2, 1, 0); return 0; }\n";
+    let Some(program) = compile(folder.path(), "refused", text, &["-lrdmacm", "-libverbs"]) else {
+        return;
+    };
+    let program = program.display();
+    let log = |options: &str| {
+        let output = inside(&format!("$OARLOCK run {options} -- {program}"))?;
+        assert_status(&output, 0);
+        Some(stderr(&output))
+    };
+    let Some(silent) = log("") else { return };
+    assert_eq!(silent, "");
+    let asked = log("--log warn").unwrap();
+    assert!(
+        asked.contains("rsocket: ") && asked.contains("errno 38"),
+        "{asked}"
+    );
+    let output = inside(&format!(
+        "OARLOCK_LOG=a=b=c $OARLOCK run --log warn -- env OARLOCK_LOG=a=b=c {program}"
+    ))
+    .unwrap();
+    assert_status(&output, 125);
+    let output = inside(&format!("$OARLOCK run -- env OARLOCK_LOG=a=b=c {program}")).unwrap();
+    assert_status(&output, 0);
+    assert!(
+        stderr(&output).contains("OARLOCK_LOG=a=b=c"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+const NAMES: [&str; 2] = ["librdmacm.so.1", "libibverbs.so.1"];
+
+/// The shared object that was built with this program.
+fn object() -> PathBuf {
+    Path::new(OARLOCK)
+        .parent()
+        .unwrap()
+        .join("deps/liboarlock_capi.so")
+}
+
 /// Compiles a program that uses both libraries, if there are a compiler and the headers.
 fn count_devices(folder: &Path) -> Option<PathBuf> {
-    let source = folder.join("count.c");
     let text = "#include <stdio.h>\n#include <rdma/rdma_cma.h>\nint main(void) { int n = -1; \
                 struct ibv_device **list = ibv_get_device_list(&n); if (list) ibv_free_device_list(list); \
                 struct rdma_event_channel *channel = rdma_create_event_channel(); \
                 printf(\"devices %d channel %d\\n\", n, channel != 0); if (channel) rdma_destroy_event_channel(channel); return 0; }\n";
+    compile(folder, "count", text, &["-lrdmacm", "-libverbs"])
+}
+
+fn compile(folder: &Path, name: &str, text: &str, libraries: &[&str]) -> Option<PathBuf> {
+    let source = folder.join(format!("{name}.c"));
     std::fs::write(&source, text).unwrap();
-    let program = folder.join("count");
+    let program = folder.join(name);
     let built = Command::new("cc")
         .arg("-o")
         .arg(&program)
         .arg(&source)
-        .args(["-lrdmacm", "-libverbs"])
+        .args(libraries)
         .output();
     match built {
         Ok(output) if output.status.success() => Some(program),

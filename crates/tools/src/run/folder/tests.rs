@@ -167,28 +167,46 @@ fn what_could_be_somebody_elses_is_not_written_to() {
     fs::remove_dir_all(place.temporary()).unwrap();
     fs::create_dir(place.path("elsewhere")).unwrap();
     symlink(place.path("elsewhere"), place.temporary()).unwrap();
-    let refusal = place.find().unwrap_err();
+    let second = place.path(&format!(
+        "tmp/oarlock-{}.1",
+        rustix::process::geteuid().as_raw()
+    ));
+    fs::create_dir(&second).unwrap();
+    fs::set_permissions(&second, fs::Permissions::from_mode(0o777)).unwrap();
+    let found = place.find().unwrap();
+    assert_complete(&found);
     assert!(
-        refusal.sentence.contains("XDG_RUNTIME_DIR"),
+        found.folder.to_str().unwrap().contains(".2/lib-"),
         "{}",
-        refusal.sentence
+        found.folder.display()
     );
-    assert_eq!(
-        fs::read_dir(place.path("elsewhere")).unwrap().count(),
-        0,
-        "a link is not followed"
-    );
+    for untouched in [place.path("elsewhere"), second] {
+        assert_eq!(fs::read_dir(untouched).unwrap().count(), 0);
+    }
+}
 
-    fs::remove_file(place.temporary()).unwrap();
-    fs::create_dir(place.temporary()).unwrap();
-    fs::set_permissions(place.temporary(), fs::Permissions::from_mode(0o777)).unwrap();
+/// Somebody who has all the names keeps the program from running, and that is all.
+#[test]
+fn where_no_folder_can_be_had_there_is_one_sentence() {
+    let place = Place::new();
+    place.put("bin/liboarlock_capi.so");
+    place.mode("run", 0o770);
+    for number in 0..10 {
+        let suffix = if number == 0 {
+            String::new()
+        } else {
+            format!(".{number}")
+        };
+        let mut folder = place.temporary().into_os_string();
+        folder.push(suffix);
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    }
     let refusal = place.find().unwrap_err();
-    assert!(
-        refusal.sentence.contains("others may write to it"),
-        "{}",
-        refusal.sentence
-    );
-    assert_eq!(fs::read_dir(place.temporary()).unwrap().count(), 0);
+    assert_eq!(refusal.status, 125);
+    for part in ["others may write to it", "XDG_RUNTIME_DIR"] {
+        assert!(refusal.sentence.contains(part), "{}", refusal.sentence);
+    }
 }
 
 #[test]
