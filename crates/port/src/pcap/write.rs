@@ -284,16 +284,24 @@ pub(super) fn write_whole(file: &File, bytes: &[u8]) -> io::Result<()> {
     loop {
         match sys::file::write_without_signal(file, bytes) {
             Ok(n) if n == bytes.len() => return Ok(()),
-            Ok(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::WriteZero,
-                    "a capture record was written in part",
-                ));
-            }
+            Ok(_) => return Err(why_in_part(file)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Why a write took only a part, which the system says at the next one only.
+fn why_in_part(file: &File) -> io::Error {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    let len = file.metadata().map_or(0, |file| file.len());
+    if limit.is_some_and(|limit| len >= limit) {
+        return Errno::FBIG.into();
+    }
+    io::Error::new(
+        io::ErrorKind::WriteZero,
+        "a capture record was written in part",
+    )
 }
 
 const LOCK_ATTEMPTS: u32 = 20;
