@@ -49,7 +49,7 @@ fn structures_and_numbers_are_those_of_the_headers() {
     if release < RELEASE {
         return oarlock_sim::not_run(
             "programs",
-            &format!("the headers are those of rdma-core {release}"),
+            format!("the headers are those of rdma-core {release}"),
         );
     }
     let printed = run(&program());

@@ -96,7 +96,7 @@ fn the_systems_libraries_define_nothing_that_is_not_in_the_list() {
     let mut seen = 0;
     for name in ["librdmacm.so.1", "libibverbs.so.1"] {
         let Some(path) = system_library(name) else {
-            oarlock_sim::not_run("rdma-core", &format!("{name} is not installed"));
+            oarlock_sim::not_run("rdma-core", format!("{name} is not installed"));
             continue;
         };
         let symbols = defined(&path);

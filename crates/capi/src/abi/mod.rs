@@ -3,6 +3,7 @@
 //! No code here. `tests/layout.rs` compares sizes and offsets with the installed headers.
 #![allow(
     non_camel_case_types,
+    clippy::use_self,
     clippy::wildcard_imports,
     reason = "the names are those of the C headers"
 )]

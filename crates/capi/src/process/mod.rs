@@ -1,5 +1,6 @@
 //! What this process has once: its connection to the host service, the endpoint that all contexts share, its log.
 
+#[cfg(not(test))]
 mod library;
 pub(crate) mod log;
 
