@@ -4,6 +4,10 @@
 //! The program takes the place of this one (execve(2)): its process number, terminal, signals and exit status are its own. What
 //! is done before: [`program`] finds it and says what would keep the libraries from it, [`folder`] finds them, [`environment`]
 //! has the variables, and for a program that is linked with the libraries the host service is started.
+//!
+//! What programs read under /sys/class/infiniband by themselves is not there, as on a host without RDMA devices. Of rdma-core's
+//! and perftest's programs none needs it: what they want to know of a device they ask the library for (`ibv_read_sysfs_file`),
+//! which answers of itself.
 
 mod elf;
 mod environment;
