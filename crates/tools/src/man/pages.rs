@@ -276,6 +276,39 @@ pub(super) const PAGES: &[Page] = &[
         see_also: &[("tcpdump", "8"), ("wireshark", "1")],
     },
     Page {
+        name: "oarlock-run",
+        description: &[
+            "Runs a program that is linked with librdmacm or libibverbs, as it is, on the software RDMA devices of this host: no RDMA hardware, no kernel module, no privilege. The libraries of this program take the place of the system's for the program and whatever it starts, and for nothing else.",
+            "The program takes the place of this one: its process number, its terminal, its signals and its exit status are its own. The host service is started before, if none runs, so that the program finds it.",
+            "A program that cannot get the libraries so is refused with a sentence: one that is statically linked, of another C library (musl) or architecture, with the rights of another user (setuid, setgid, capabilities), or with a library path of its own (RPATH) that has such libraries. What a program reads under /sys/class/infiniband by itself is not there, as on a machine without an RDMA device.",
+        ],
+        exit_status: &[
+            (
+                "125",
+                "It failed before the program, or refused it; one line on standard error says why.",
+            ),
+            ("126", "The program is there and cannot be executed."),
+            ("127", "There is no such program."),
+            (
+                "other",
+                "That of the program; a shell shows 128 and the number of the signal that ended it.",
+            ),
+        ],
+        environment: PROGRAM,
+        related: &["oarlock-env", "oarlock-devices", "oarlock-trace"],
+        see_also: &[("rping", "1"), ("ucmatose", "1"), ("ibv_rc_pingpong", "1")],
+    },
+    Page {
+        name: "oarlock-env",
+        description: &[
+            "Prints the commands by which a shell sets the variables that oarlock-run(1) gives to a program: programs that are started from that shell use the software devices from then on. The program that runs is not examined, so that one that cannot get the libraries runs without them.",
+        ],
+        exit_status: STATUS,
+        environment: PROGRAM,
+        related: &["oarlock-run"],
+        see_also: &[("ld.so", "8")],
+    },
+    Page {
         name: "oarlock-man",
         description: &[
             "Prints the source of a manual page of this program, or writes all of them, for packages and for reading without an installation.",
