@@ -222,10 +222,6 @@ unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a Batch) {
 ///
 /// # Safety
 /// As [`batch`], between `wr_start` and the end of the round.
-#[expect(
-    clippy::mut_from_ref,
-    reason = "it belongs to the thread that has the turn"
-)]
 unsafe fn round<'a>(qp: *mut ibv_qp_ex) -> &'a mut Round {
     // SAFETY: the caller's promise: this thread has the turn, and no other reference of it lives between two calls.
     unsafe { &mut *batch(qp).1.round.get() }
