@@ -210,22 +210,19 @@ pub(super) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, wc: *mut ibv
     }
     // SAFETY: the program's promise; what is in there needs not be initialized.
     let out = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<ibv_wc>>(), wanted) };
-    let mut done = 0;
-    let mut some = [const { None }; CHUNK];
+    // Most polls find nothing, or ask for one: less is to be prepared then.
+    match cq.inner.poll_one() {
+        Ok(Some(cqe)) => out[0].write(work::wc_of(&cqe)),
+        Ok(None) => return 0,
+        Err(_) => return -1,
+    };
+    let mut done = 1;
     while done < wanted {
-        let part = &mut some[..CHUNK.min(wanted - done)];
-        let asked = part.len();
-        let Ok(taken) = cq.inner.poll(part) else {
-            // Those that were taken before are told first.
-            return if done > 0 { done as c_int } else { -1 };
-        };
-        for cqe in part.iter_mut().take(taken).filter_map(Option::take) {
-            out[done].write(work::wc_of(&cqe));
-            done += 1;
-        }
-        if taken < asked {
+        let Some(cqe) = cq.inner.take_one() else {
             break;
-        }
+        };
+        out[done].write(work::wc_of(&cqe));
+        done += 1;
     }
     done as c_int
 }
@@ -256,6 +253,3 @@ pub(super) unsafe extern "C" fn modify(cq: *mut ibv_cq, attr: *mut ibv_modify_cq
     let (cq, attr) = unsafe { (Cq::of(cq), &*attr) };
     errno::positive("ibv_modify_cq", cq.moderate(attr))
 }
-
-/// Completions that are taken out of the queue at a time.
-const CHUNK: usize = 16;
