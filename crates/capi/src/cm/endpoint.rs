@@ -1,7 +1,7 @@
 //! `rdma_create_ep`, `rdma_get_request` and what belongs to them: synchronous identifiers made of an answer of
 //! `rdma_getaddrinfo`.
 //!
-//! Calls that wait own nothing meanwhile, see [`sync`](super::sync).
+//! Calls that wait own nothing meanwhile, see [`super::sync`].
 
 use std::ffi::c_int;
 use std::io;
