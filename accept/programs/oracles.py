@@ -180,15 +180,17 @@ def pingpong(run, count=1000, size=4096, queue_pairs=1):
 def xsrq_pingpong(run):
     """`success` comes when all messages of all clients have been there and back."""
     yield from _ended_well(run)
+    # Said where another user's file of that name is in /tmp.
+    quiet = ["Couldn't create the file for the XRC Domain but not stopping 13"]
     address = r"LID 0000, QPN RECV ([0-9a-f]{6}) SEND ([0-9a-f]{6}), PSN [0-9a-f]{6}, SRQN ([0-9a-f]{6}), GID (\S+)"
     local, remote = "   local: " + address, "  remote: " + address
     n = len(run.clients)
     for client in run.clients:
-        yield from _transcript("client", client, [local, remote, "success"])
+        yield from _transcript("client", client, [local, remote, "success"], quiet)
     server = [line for line in run.server.lines if not line.startswith((" ", "success"))]
     if server or run.server.lines.count("success") != 1:
         yield f"server: says {run.server.lines}"
-    yield from _quiet("server", run.server)
+    yield from _quiet("server", run.server, quiet)
     ours = sorted(m.groups() for m in map(re.compile(local).fullmatch, run.server.lines) if m)
     theirs = sorted(m.groups() for m in map(re.compile(remote).fullmatch, run.server.lines) if m)
     met = [[m.groups() for m in map(re.compile(pattern).fullmatch, c.lines) if m] for pattern in (remote, local) for c in run.clients]
@@ -255,7 +257,7 @@ def asyncwatch(run, events, two_events):
     yield from _ended_well(run)
     expected = two_events if run.place.two else events
     device = re.escape(run.place.device(run.place.server))
-    lines = [rf"{device}: async event FD [0-9]+", *(rf"  event_type {re.escape(event)}, port 1" for event in expected)]
+    lines = [rf"{device}: async event FD [0-9]+", *(rf"  event_type {re.escape(event)}" for event in expected)]
     yield from _transcript("server", run.server, lines)
 
 
