@@ -31,13 +31,14 @@ fn create_id_knows_its_port_spaces() {
             "{ps:#x}"
         );
     }
-    // The queue pair type counts in port space IB only; raw packets (8) and XRC (9) have no queue pairs here.
+    // The queue pair type counts in port space IB only; raw packets (8) have no queue pairs here.
     for (qp_type, errno) in [
         (2, 0),
         (3, 0),
         (4, 0),
         (8, ENOSYS),
-        (9, ENOSYS),
+        (9, 0),
+        (10, 0),
         (0, ENOSYS),
     ] {
         let (tcp, ib) = [TCP, 0x013F]
