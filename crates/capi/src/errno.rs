@@ -16,7 +16,14 @@ pub(crate) struct Errno(pub(crate) c_int);
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) errno: Errno,
-    sentence: String,
+    reason: Reason,
+}
+
+#[derive(Debug)]
+enum Reason {
+    Sentence(String),
+    /// Made a sentence only for a log that wants it: a program may ask again and again for room in a full queue.
+    Device(device::Error),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Refused>;
@@ -25,14 +32,17 @@ impl Refused {
     pub(crate) fn new(errno: c_int, sentence: impl Into<String>) -> Self {
         Self {
             errno: Errno(errno),
-            sentence: sentence.into(),
+            reason: Reason::Sentence(sentence.into()),
         }
     }
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
+        match &self.reason {
+            Reason::Sentence(sentence) => f.write_str(sentence),
+            Reason::Device(error) => error.fmt(f),
+        }
     }
 }
 
@@ -88,7 +98,10 @@ fn tell(call: &'static str, refused: &Refused) {
 
 impl From<device::Error> for Refused {
     fn from(error: device::Error) -> Self {
-        Self::new(of_device(&error), error.to_string())
+        Self {
+            errno: Errno(of_device(&error)),
+            reason: Reason::Device(error),
+        }
     }
 }
 

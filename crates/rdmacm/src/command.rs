@@ -77,7 +77,7 @@ pub(crate) fn ask_all<A: Answer, const N: usize>(
         stop_on_error: true,
         items: commands
             .into_iter()
-            .map(|command| item(channel, command))
+            .map(|command| command.into_item(channel))
             .collect(),
         ..WriteBatch::default()
     };
@@ -102,8 +102,8 @@ pub(crate) fn ask_and_try<A: Answer, B: Answer>(
     command: Call<A>,
     others: impl IntoIterator<Item = Call<B>>,
 ) -> Result<(A, Vec<Result<B>>)> {
-    let mut items = vec![item(channel, command)];
-    items.extend(others.into_iter().map(|other| item(channel, other)));
+    let mut items = vec![command.into_item(channel)];
+    items.extend(others.into_iter().map(|other| other.into_item(channel)));
     let batch = WriteBatch {
         items,
         ..WriteBatch::default()
@@ -117,16 +117,6 @@ pub(crate) fn ask_and_try<A: Answer, B: Answer>(
         answer(call, first)?,
         replies.map(|reply| answer(call, reply)).collect(),
     ))
-}
-
-fn item<A: Answer>(channel: u64, command: Call<A>) -> WriteItem {
-    let (request, inline) = command.into_parts();
-    WriteItem {
-        channel,
-        request,
-        inline,
-        id_from: None,
-    }
 }
 
 fn answer<A: Answer>(call: &'static str, reply: WriteReply) -> Result<A> {
@@ -164,12 +154,12 @@ pub(crate) fn get_event(
         id_from: Some(0),
         ..command
     };
-    let recipe = |state| about(item(channel, client::init_qp_attr(anybody, state)));
+    let recipe = |state| about(client::init_qp_attr(anybody, state).into_item(channel));
     let batch = WriteBatch {
         stop_on_error: true,
         items: vec![
-            item(channel, client::get_event()),
-            about(item(channel, client::query_addr(anybody))),
+            client::get_event().into_item(channel),
+            about(client::query_addr(anybody).into_item(channel)),
             recipe(qp_state::INIT),
             recipe(qp_state::RTR),
             recipe(qp_state::RTS),
@@ -215,7 +205,7 @@ pub(crate) fn tell_acknowledged(host: &Host, acknowledged: Vec<Acknowledged>) {
 
 /// Sends a command without waiting for its answer.
 pub(crate) fn post<A: Answer>(host: &Host, channel: u64, command: Call<A>) {
-    host.post(item(channel, command));
+    host.post(command.into_item(channel));
 }
 
 pub(crate) fn host_error(call: &'static str, source: oarlock_hostd::Error) -> Error {

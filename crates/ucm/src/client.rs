@@ -30,6 +30,7 @@ use crate::abi::{
     ResolveRoute, SetOption, SockaddrStorage, UverbsQpAttr, WriteCmEvent, option_ib, option_id,
     option_level, option_oarlock, query_option,
 };
+use crate::proto::WriteItem;
 
 /// One request and the type of its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +111,17 @@ impl<A: Answer> Call<A> {
     #[must_use]
     pub fn into_parts(self) -> (Vec<u8>, Vec<u8>) {
         (self.request, self.inline)
+    }
+
+    /// The request as an item of a message to the service, for the channel with this token.
+    #[must_use]
+    pub fn into_item(self, channel: u64) -> WriteItem {
+        WriteItem {
+            channel,
+            request: self.request,
+            inline: self.inline,
+            id_from: None,
+        }
     }
 
     /// Reads the answer to this call.

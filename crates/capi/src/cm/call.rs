@@ -13,7 +13,7 @@ use crate::errno::{Refused, Result};
 /// # Errors
 /// The kernel's, with the service's sentence.
 pub(crate) fn call<A: Answer>(host: &Host, channel: u64, command: Call<A>) -> Result<A> {
-    let mut replies = host.call(&[item(channel, command)])?;
+    let mut replies = host.call(&[command.into_item(channel)])?;
     answer(replies.pop().ok_or_else(misfit)?)
 }
 
@@ -43,17 +43,6 @@ pub(crate) fn write<T: IntoBytes + Immutable>(
     };
     let mut replies = host.call(&[item])?;
     answer(replies.pop().ok_or_else(misfit)?)
-}
-
-/// A command as an item of a batch.
-pub(crate) fn item<A: Answer>(channel: u64, command: Call<A>) -> WriteItem {
-    let (request, inline) = command.into_parts();
-    WriteItem {
-        channel,
-        request,
-        inline,
-        id_from: None,
-    }
 }
 
 /// Reads the answer to an item.

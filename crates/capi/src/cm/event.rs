@@ -73,10 +73,10 @@ fn fetch(channel: &Arc<Channel>) -> Result<Option<*mut rdma_cm_event>> {
     let batch = WriteBatch {
         stop_on_error: true,
         items: vec![
-            call::item(token, client::get_event()),
-            about(call::item(token, client::query_addr(anybody))),
-            about(call::item(token, client::query_gid(anybody))),
-            about(call::item(token, client::query_path(anybody))),
+            client::get_event().into_item(token),
+            about(client::query_addr(anybody).into_item(token)),
+            about(client::query_gid(anybody).into_item(token)),
+            about(client::query_path(anybody).into_item(token)),
         ],
         acknowledged: channel.take_unsaid(),
     };

@@ -177,17 +177,18 @@ impl Service {
     /// A client ends the capture of the host.
     pub(super) fn end_capture(&mut self, id: u32) -> Result<Answer, Refusal> {
         self.note_capture_trouble();
-        if self
-            .captures
-            .host
-            .as_ref()
-            .is_some_and(|of| of.client == id)
-        {
-            self.stop_host_capture(None);
-        }
+        self.stop_capture_of(id);
         match self.captures.ended.take_if(|(client, _)| *client == id) {
             Some((_, state)) => Ok((Reply::CaptureState(state), Vec::new())),
             None => Err(limit("this program does not trace the host".to_owned())),
+        }
+    }
+
+    /// Ends the capture of the host if it is this client's.
+    fn stop_capture_of(&mut self, id: u32) {
+        let host = self.captures.host.as_ref();
+        if host.is_some_and(|of| of.client == id) {
+            self.stop_host_capture(None);
         }
     }
 
@@ -212,14 +213,7 @@ impl Service {
 
     /// A client has gone, and with it its captures.
     pub(super) fn forget_captures(&mut self, id: u32, had_traces: bool) {
-        if self
-            .captures
-            .host
-            .as_ref()
-            .is_some_and(|of| of.client == id)
-        {
-            self.stop_host_capture(None);
-        }
+        self.stop_capture_of(id);
         self.captures.ended.take_if(|(client, _)| *client == id);
         if self.captures.forget_client(id) || had_traces {
             self.set_captures();
