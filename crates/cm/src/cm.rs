@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use oarlock_wire::Time;
 use oarlock_wire::cm::{Ari, CmMessage, PrivateData};
 use oarlock_wire::mad::MAD_LEN;
 use oarlock_wire::units::{
     AddressVector, AprStatus, CommId, Gid, IbTimeout, Psn, Qpn, RejReason, ServiceId, TransactionId,
 };
+use oarlock_wire::{Time, earliest};
 
 use crate::conn::{
     Base, Conn, Cx, Outcome, Role, State, active, cm_wait, lap, passive, sidr, teardown,
@@ -24,6 +24,7 @@ use crate::{
 };
 
 mod dispatch;
+mod held;
 mod resolve;
 
 /// A connection or a resolution of a [`Cm`]. Dead after [`Cm::destroy`]; never used for another connection.
@@ -58,6 +59,8 @@ pub struct Cm {
     local_gids: BTreeSet<Gid>,
     index: Index,
     timers: Timers,
+    /// Requests that wait for a listener.
+    waiting: held::Waiting,
     /// The first half of our transaction ids.
     tid_prefix: u32,
     #[cfg(test)]
@@ -93,6 +96,7 @@ impl Cm {
             next_listener: 0,
             local_gids: BTreeSet::new(),
             timers: Timers::default(),
+            waiting: held::Waiting::default(),
             out: Output::default(),
         }
     }
@@ -122,7 +126,9 @@ impl Cm {
         Psn::truncate(self.random.wire_u32())
     }
 
-    /// Accepts requests for `service_id`: they arrive as [`Event::ReqReceived`] and [`Event::SidrReqReceived`].
+    /// Accepts requests for `service_id`: they arrive as [`Event::ReqReceived`] and [`Event::SidrReqReceived`]. Requests that
+    /// wait for this listener ([`expect_listener`](Self::expect_listener)) arrive with the next
+    /// [`handle_timeout`](Self::handle_timeout), which is due at once then.
     ///
     /// # Errors
     /// `ServiceIdInUse`.
@@ -134,10 +140,12 @@ impl Cm {
         self.next_listener += 1;
         self.listeners.insert(service_id, listener);
         self.service_of.insert(listener, service_id);
+        self.waiting.listener_came(service_id);
         Ok(listener)
     }
 
-    /// Ends a listener. Connections that it brought live on.
+    /// Ends a listener. Connections that it brought live on. Further requests are rejected, unless another listener is
+    /// [expected](Self::expect_listener).
     pub fn stop_listening(&mut self, listener: ListenerId) {
         if let Some(service_id) = self.service_of.remove(&listener) {
             self.listeners.remove(&service_id);
@@ -441,6 +449,9 @@ impl Cm {
                 None => (state, ()),
             });
         }
+        while let Some(held) = self.waiting.take_due(now) {
+            self.end_wait(now, held);
+        }
     }
 
     /// The next datagram to send.
@@ -464,7 +475,7 @@ impl Cm {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called, if nothing else happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.timers.earliest()
+        earliest(self.timers.earliest(), self.waiting.earliest())
     }
 
     /// What happened so far.

@@ -121,6 +121,8 @@ drop_reasons! {
     TooManyConnections => "dropped_too_many_connections",
     /// A request that the caller forgot with `drop_request`.
     ByListener => "dropped_by_listener",
+    /// A REQ that waited for a listener, and that its sender gave up.
+    Withdrawn => "dropped_withdrawn",
 }
 
 const MESSAGES: usize = MessageName::ALL.len();

@@ -25,6 +25,8 @@ pub(crate) struct Channel {
     pub(crate) ids: BTreeSet<Id>,
     /// Whether ports below 1024 may be bound.
     pub(crate) privileged: bool,
+    /// Whose it is.
+    pub(crate) owner: u64,
     events: BTreeMap<Place, Queued>,
     unannounced: usize,
     /// No event before this place is unannounced.
@@ -58,6 +60,7 @@ impl Channels {
         let channel = Channel {
             ids: BTreeSet::new(),
             privileged,
+            owner: 0,
             events: BTreeMap::new(),
             unannounced: 0,
             first_unannounced: Place(self.next_place),

@@ -141,6 +141,25 @@ impl Cma {
         Ok(())
     }
 
+    /// Says whose a channel is, as a number of the caller's; initially it is 0. It tells which listeners cannot come back
+    /// once the owner [has ended](Self::end_owner), and nothing else.
+    ///
+    /// # Errors
+    /// `UnknownChannel`.
+    pub fn set_owner(&mut self, channel: ChannelId, owner: u64) -> Result<(), Error> {
+        self.channels
+            .get_mut(channel)
+            .ok_or(Error::UnknownChannel)?
+            .owner = owner;
+        Ok(())
+    }
+
+    /// Says that an owner of channels has ended: requests that wait for a listener of its to come back are rejected at the
+    /// next [`handle_timeout`](Self::handle_timeout), which is due at once. Its channels are the caller's to destroy.
+    pub fn end_owner(&mut self, owner: u64) {
+        self.cm.expect_no_more(owner);
+    }
+
     // ---- identifiers ----
 
     /// Creates an identifier on a channel. Port space TCP is for RC queue pairs, UDP and IPOIB are for UD ones, whatever
@@ -199,11 +218,22 @@ impl Cma {
     /// peers get REJ 28. What the peer of the identifier itself gets depends on how far the connection is: REJ 4 for a
     /// REQ without an answer, REJ 28 before establishment, one DREQ after it, DREP where it waits for that.
     ///
+    /// The port of a listener may be listened on again soon: for a second, requests for it wait up to 200 ms for that before
+    /// they are rejected (REJ 8, SIDR status 1).
+    ///
     /// # Errors
     /// `UnknownId`.
     pub fn destroy_id(&mut self, now: Time, id: Id) -> Result<u32, Error> {
-        self.exposed(id)?;
+        let ident = self.exposed(id)?;
+        let listened = ident.listening.and(self.service_of(id));
+        let owner = self
+            .channels
+            .get(ident.channel)
+            .map(|channel| channel.owner);
         let reported = self.destroy(now, id);
+        if let (Some(service_id), Some(owner)) = (listened, owner) {
+            self.cm.expect_listener(now, service_id, owner);
+        }
         self.pump(now);
         Ok(reported)
     }
@@ -521,14 +551,17 @@ impl Cma {
         self.cm.connections()
     }
 
+    /// The service ID of an identifier that has an address.
+    fn service_of(&self, id: Id) -> Option<ServiceId> {
+        let ident = self.ids.get(id.into())?;
+        let port = ident.local?.port();
+        Some(ServiceId::for_port(ident.port_space, port))
+    }
+
     fn stop_listening(&mut self, id: Id) {
-        let Some(ident) = self.ids.get(id.into()) else {
+        let Some(service_id) = self.service_of(id) else {
             return;
         };
-        let Some(port) = ident.local.map(|local| local.port()) else {
-            return;
-        };
-        let service_id = ServiceId::for_port(ident.port_space, port);
         if let Some(last) = self.listeners.remove(service_id, id) {
             self.cm.stop_listening(last);
         }

@@ -152,6 +152,12 @@ pub const DEVIATIONS: &[Deviation] = &[
         "if only its answers were lost it believes itself connected, or holds a request that nobody waits for",
     ),
     row(
+        "requests between two listeners",
+        "rejects every request that nobody listens for at once, for reason 8",
+        "for a second after a DESTROY_ID of a listener, requests for its port wait up to 200 ms for another one to come, unless its program ends",
+        "a server that makes its next listener after its last one loses the peer's next request if the peer is a little quicker",
+    ),
+    row(
         "disconnect requests after TIMEWAIT",
         "ignores them",
         "they are answered as long as the identifier exists",

@@ -8,6 +8,7 @@ use oarlock_wire::units::{
     AddressVector, AprStatus, CommId, Gid, Guid, IbTimeout, RejReason, TransactionId,
 };
 
+use super::held::{Held, Request};
 use super::{Cm, UNKNOWN_QPN, claimed_wait};
 use crate::conn::{Base, Conn, Cx, Peer, Role, State, active, lap, passive, teardown};
 use crate::index::Slot;
@@ -157,14 +158,10 @@ impl Cm {
             return self.end_stale(now, slot);
         }
         let Some(listener) = self.listeners.get(&req.service_id).copied() else {
-            self.out.drop_message(name, DropReason::NoListener);
-            return self.reject_unasked(
-                av,
-                tid,
-                &Unasked::req(&req),
-                RejReason::INVALID_SERVICE_ID,
-                &[],
-            );
+            if !self.hold(now, av, tid, Request::Req(req.clone())) {
+                self.refuse_request(av, tid, &req);
+            }
+            return;
         };
         if let Some(gid) = self.unusable_gid(av, &req) {
             self.out.drop_message(name, DropReason::UnusableGid);
@@ -208,6 +205,34 @@ impl Cm {
             req,
         });
         self.step(now, id.slot, |_, _| (State::ReqRcvd { peer }, ()));
+    }
+
+    /// Answers a REQ that nobody listens for.
+    fn refuse_request(&mut self, av: &AddressVector, tid: TransactionId, req: &Req) {
+        self.out
+            .drop_message(MessageName::Req, DropReason::NoListener);
+        self.reject_unasked(
+            av,
+            tid,
+            &Unasked::req(req),
+            RejReason::INVALID_SERVICE_ID,
+            &[],
+        );
+    }
+
+    /// The wait of a request for a listener is over: it arrives once more, or is rejected.
+    pub(super) fn end_wait(&mut self, now: Time, held: Held) {
+        let Held { av, tid, request } = held;
+        match request {
+            Request::Req(req) if self.listeners.contains_key(&req.service_id) => {
+                self.on_req(now, &av, tid, req);
+            }
+            Request::Sidr(req) if self.listeners.contains_key(&req.service_id) => {
+                self.on_sidr_req(now, &av, tid, req);
+            }
+            Request::Req(req) => self.refuse_request(&av, tid, &req),
+            Request::Sidr(req) => self.refuse_resolution(&av, tid, &req),
+        }
     }
 
     /// Why a request cannot be taken in now, if so. The peer asks again.
@@ -304,9 +329,11 @@ impl Cm {
                 return self.out.drop_message(name, DropReason::RejWithoutGuid);
             };
             let guid = Guid(u64::from_be_bytes(*guid));
-            self.index
-                .remote_id(rej.local_comm_id, guid, av.peer())
-                .map_or(Addressee::Nobody, Addressee::Connection)
+            match self.index.remote_id(rej.local_comm_id, guid, av.peer()) {
+                Some(slot) => Addressee::Connection(slot),
+                None if self.withdraw_held(av, &rej, guid) => return,
+                None => Addressee::Nobody,
+            }
         } else {
             match rej.message {
                 MessageKind::REQ => self.awaiting_first_answer(av, rej.remote_comm_id),

@@ -6,6 +6,7 @@ use oarlock_wire::units::{AddressVector, SidrStatus, TransactionId};
 
 use super::Cm;
 use super::dispatch::Addressee;
+use super::held::Request;
 use crate::conn::{Base, Role, State, cm_wait, sidr};
 use crate::{DropReason, Event, MessageName};
 
@@ -30,9 +31,10 @@ impl Cm {
             );
         }
         let Some(listener) = self.listeners.get(&req.service_id).copied() else {
-            self.out.drop_message(name, DropReason::NoListener);
-            let refusal = sidr::refusal(&req, SidrStatus::UNSUPPORTED);
-            return self.out.send(*av, tid, refusal);
+            if !self.hold(now, av, tid, Request::Sidr(req.clone())) {
+                self.refuse_resolution(av, tid, &req);
+            }
+            return;
         };
         if let Some(reason) = self.no_room_for_a_request() {
             return self.out.drop_message(name, reason);
@@ -51,6 +53,19 @@ impl Cm {
         self.step(now, id.slot, |_, _| {
             (State::SidrReqRcvd { request: req }, ())
         });
+    }
+
+    /// Answers a SIDR_REQ that nobody listens for.
+    pub(super) fn refuse_resolution(
+        &mut self,
+        av: &AddressVector,
+        tid: TransactionId,
+        req: &SidrReq,
+    ) {
+        self.out
+            .drop_message(MessageName::SidrReq, DropReason::NoListener);
+        let refusal = sidr::refusal(req, SidrStatus::UNSUPPORTED);
+        self.out.send(*av, tid, refusal);
     }
 
     /// Whether `req` is the request of this resolution again. A peer that began anew may use the request id for another.

@@ -3,6 +3,7 @@
 mod active;
 mod calls;
 mod document;
+mod held;
 mod kernel;
 mod kernel_mra;
 mod kernel_sidr;

@@ -5,6 +5,7 @@ use crate::{ConnectParam, Errno, Error, EventKind, State};
 use oarlock_wire::CmMessage;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 fn listening() -> (World, crate::Id) {
     let mut world = World::pair();
@@ -223,4 +224,79 @@ fn a_device_that_goes_away_is_reported_once_and_only_destruction_is_left() {
     }
     world.a().cma.destroy_id(now, active).expect("exists");
     world.assert_nothing_left();
+}
+
+/// A REQ from A, which has arrived at B.
+fn ask(world: &mut World) -> crate::Id {
+    let active = world.resolved(addr("10.0.0.2", PORT));
+    world.connect(active, param(0x11));
+    active
+}
+
+fn destroy_listener(world: &mut World, listener: crate::Id) {
+    let now = world.now();
+    world.b().cma.destroy_id(now, listener).expect("exists");
+}
+
+#[test]
+fn a_request_between_two_listeners_of_a_port_is_for_the_second() {
+    let (mut world, first) = listening();
+    destroy_listener(&mut world, first);
+    let active = ask(&mut world);
+    world.b().expect_nothing();
+    let second = world.b().listener(addr("10.0.0.2", PORT), 0);
+    world.run(Duration::from_millis(1));
+    let request = world.b().expect(EventKind::CONNECT_REQUEST);
+    assert_eq!(request.listen_id, Some(second));
+    world.accept(request.id, ConnectParam::default());
+    world.establish(active);
+    assert_eq!(sent(&world, "REJ"), 0);
+}
+
+/// A listener that goes with its channel does not come back, nor one whose owner has ended: there is no wait.
+#[test]
+fn a_request_for_a_listener_that_does_not_come_back_is_rejected_at_once() {
+    let ends: [fn(&mut World, crate::Id); 3] = [
+        |world, _| {
+            let (now, channel) = (world.now(), world.b().channel);
+            world.b().cma.destroy_channel(now, channel).expect("exists");
+        },
+        |world, listener| {
+            destroy_listener(world, listener);
+            world.b().cma.end_owner(5);
+        },
+        |world, listener| {
+            // Bound, and never a listener.
+            let bound = world.b().id();
+            destroy_listener(world, listener);
+            world.b().cma.end_owner(5);
+            let address = addr("0.0.0.0", PORT);
+            world.b().cma.bind_addr(bound, address).expect("free");
+            destroy_listener(world, bound);
+        },
+    ];
+    for end in ends {
+        let (mut world, listener) = listening();
+        let channel = world.b().channel;
+        world.b().cma.set_owner(channel, 5).expect("exists");
+        end(&mut world, listener);
+        ask(&mut world);
+        world.run(Duration::from_millis(1));
+        assert_eq!(world.a().expect(EventKind::REJECTED).status, 8);
+    }
+}
+
+#[test]
+fn a_request_that_waits_is_rejected_when_the_owner_of_the_listener_ends() {
+    let (mut world, listener) = listening();
+    let channel = world.b().channel;
+    world.b().cma.set_owner(channel, 5).expect("exists");
+    destroy_listener(&mut world, listener);
+    ask(&mut world);
+    world.b().cma.end_owner(6);
+    world.run(Duration::from_millis(1));
+    world.a().expect_nothing();
+    world.b().cma.end_owner(5);
+    world.run(Duration::from_millis(1));
+    assert_eq!(world.a().expect(EventKind::REJECTED).status, 8);
 }

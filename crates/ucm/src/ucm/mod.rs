@@ -93,6 +93,7 @@ impl Ucm {
     /// `TooManyChannels`.
     pub fn open(&mut self, owner: Owner) -> Result<FileId, Failure> {
         let channel = self.cma.create_channel()?;
+        self.cma.set_owner(channel, owner.0.into())?;
         let file = FileId(self.next_file);
         self.next_file += 1;
         self.files.insert(
@@ -148,6 +149,7 @@ impl Ucm {
         for file in files.collect::<Vec<_>>() {
             self.close(now, file);
         }
+        self.cma.end_owner(owner.0.into());
     }
 
     /// Whoever opened a file, as long as it is open.

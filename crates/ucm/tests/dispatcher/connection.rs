@@ -289,6 +289,28 @@ fn paths_and_gids_can_be_read_once_they_are_known() {
     assert_eq!((gids.local, gids.remote), (paths[0].sgid, paths[0].dgid));
 }
 
+/// A listener that the program destroyed before it ended does not come back either: what waits for it is rejected.
+#[test]
+fn the_end_of_a_program_ends_the_wait_for_its_next_listener() {
+    for ends in [false, true] {
+        let mut w = World::new(2);
+        let (active, passive) = (w.open(0), w.open(1));
+        let listener = w.listener(1, passive, 100);
+        w.ok(1, passive, &client::destroy_id(listener));
+        let id = w.routed(0, active, 200, 1);
+        w.connect(0, active, id, 0x11);
+        if ends {
+            let now = w.now;
+            w.hosts[1].close_all(now, Owner(1));
+            w.hosts[1].handle_timeout(now);
+            w.settle();
+            assert_eq!(w.expect(0, active, kind::REJECTED).status, 8);
+        } else {
+            assert!(w.event(0, active).is_none());
+        }
+    }
+}
+
 #[test]
 fn the_end_of_a_program_destroys_what_it_had() {
     let mut w = World::new(2);
