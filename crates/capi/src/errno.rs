@@ -162,7 +162,10 @@ fn of_queue_pair(error: &transport::Error) -> c_int {
 fn of_host(error: &hostd::Error) -> c_int {
     use hostd::Error;
     match error {
-        Error::NoService | Error::NoProgram { .. } | Error::StartFailed { .. } => libc::ENODEV,
+        Error::NoService
+        | Error::NoProgram { .. }
+        | Error::NotExecutable { .. }
+        | Error::StartFailed { .. } => libc::ENODEV,
         Error::LoopbackDown => libc::ENETDOWN,
         Error::OtherUser { .. } => libc::EACCES,
         Error::ServiceGone => libc::EIO,

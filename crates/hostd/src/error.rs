@@ -32,13 +32,22 @@ pub enum Error {
     },
     /// The program that is the service was not found.
     #[error(
-        "no host service runs and none can be started: `oarlock` was found neither through $OARLOCK_HOSTD ({env}), nor in {folder}, nor in PATH"
+        "no host service runs and none can be started: `oarlock` was found neither through $OARLOCK_HOSTD (not set), nor in {folder}, nor in PATH"
     )]
     NoProgram {
-        /// What $OARLOCK_HOSTD says.
-        env: String,
         /// The folder of this program.
         folder: String,
+    },
+    /// `$OARLOCK_HOSTD` names no program.
+    #[error(
+        "no host service runs and none can be started: $OARLOCK_HOSTD names {}, which {why}: correct it, or unset it",
+        program.display()
+    )]
+    NotExecutable {
+        /// What it names.
+        program: PathBuf,
+        /// Why it is no program.
+        why: String,
     },
     /// The service was started and ended at once.
     #[error("the host service {program} could not start: {sentence}")]

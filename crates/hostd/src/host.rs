@@ -135,11 +135,11 @@ impl Host {
 
     /// Joins the host service of this network namespace, or starts one. It ends some time after its last program.
     ///
-    /// The service's program is looked for in `$OARLOCK_HOSTD`, in this program's own folder as `oarlock`, and in PATH
-    /// as `oarlock`.
+    /// The service's program is the one that `$OARLOCK_HOSTD` names, if that is set; else it is looked for in this program's
+    /// own folder as `oarlock`, and in PATH as `oarlock`.
     ///
     /// # Errors
-    /// Another user's service; no program found; what the started service said.
+    /// Another user's service; no program found, or `$OARLOCK_HOSTD` names none; what the started service said.
     ///
     /// # Blocking
     /// Until the started service answers or ends.

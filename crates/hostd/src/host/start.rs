@@ -75,7 +75,7 @@ pub(super) fn join_or_start(own: Option<&Path>) -> Result<OwnedFd, Error> {
     }
 }
 
-/// Finds the service's program: `$OARLOCK_HOSTD`, `own`, this program's folder, PATH.
+/// Finds the service's program: the one that `$OARLOCK_HOSTD` names if it is set, else `own`, in this program's folder, in PATH.
 fn find(own: Option<&Path>) -> Result<PathBuf, Error> {
     let variable = env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let program = env::current_exe().ok();
@@ -90,9 +90,16 @@ fn find_in(
     folder: Option<&Path>,
     path: Option<&OsStr>,
 ) -> Result<PathBuf, Error> {
-    let mut candidates: Vec<PathBuf> = Vec::new();
     // The service runs in another directory: a relative path is made absolute.
-    candidates.extend(variable.and_then(|value| std::path::absolute(value).ok()));
+    if let Some(value) = variable {
+        let program = std::path::absolute(value).unwrap_or_else(|_| value.into());
+        // Somebody chose it: another in its place would be a surprise.
+        return match why_not_executable(&program) {
+            None => Ok(program),
+            Some(why) => Err(Error::NotExecutable { program, why }),
+        };
+    }
+    let mut candidates: Vec<PathBuf> = Vec::new();
     candidates.extend(own.and_then(|own| std::path::absolute(own).ok()));
     candidates.extend(folder.map(|folder| folder.join(PROGRAM)));
     if let Some(path) = path {
@@ -104,12 +111,8 @@ fn find_in(
     }
     candidates
         .into_iter()
-        .find(|candidate| is_executable(candidate))
+        .find(|candidate| why_not_executable(candidate).is_none())
         .ok_or_else(|| Error::NoProgram {
-            env: variable.map_or_else(
-                || "not set".to_owned(),
-                |value| value.to_string_lossy().into_owned(),
-            ),
             folder: folder.map_or_else(
                 || "the program's folder".to_owned(),
                 |folder| folder.display().to_string(),
@@ -117,8 +120,15 @@ fn find_in(
         })
 }
 
-fn is_executable(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+fn why_not_executable(path: &Path) -> Option<String> {
+    match path.metadata() {
+        Ok(data) if !data.is_file() => return Some("is no file".to_owned()),
+        Ok(_) => {}
+        Err(error) => return Some(format!("cannot be looked at ({error})")),
+    }
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK)
+        .err()
+        .map(|error| format!("cannot be executed ({error})"))
 }
 
 /// A service that was started, as far as its standard error tells.
@@ -203,39 +213,72 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    /// A file that can be executed from the second call on.
+    fn place(path: &Path) {
+        let mode = if path.exists() { 0o755 } else { 0o644 };
+        std::fs::write(path, "").unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
     #[test]
     fn the_program_is_looked_for_in_all_places_and_they_are_named() {
-        let folders: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
-        let place = |i: usize| folders[i].path().join("oarlock");
+        let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let candidate = |i: usize| folders[i].path().join("oarlock");
         let path = folders[2].path().as_os_str();
-        let variable = place(0);
-        let own = place(3);
-        let find = || {
-            find_in(
-                Some(variable.as_os_str()),
-                Some(&own),
-                Some(folders[1].path()),
-                Some(path),
-            )
-        };
+        let own = candidate(0);
+        let find = || find_in(None, Some(&own), Some(folders[1].path()), Some(path));
         let text = find().unwrap_err().to_string();
-        assert!(text.contains(&variable.display().to_string()), "{text}");
         assert!(
-            text.contains(&folders[1].path().display().to_string()),
+            text.contains(&folders[1].path().display().to_string())
+                && text.contains("$OARLOCK_HOSTD")
+                && text.contains("PATH"),
             "{text}"
         );
-        assert!(
-            text.contains("$OARLOCK_HOSTD") && text.contains("PATH"),
-            "{text}"
-        );
-        for i in [2, 1, 3, 0] {
-            std::fs::write(place(i), "").unwrap();
+        for i in [2, 1, 0] {
+            place(&candidate(i));
             assert!(
-                find().is_err() || find().unwrap() != place(i),
+                find().is_err() || find().unwrap() != candidate(i),
                 "not executable yet"
             );
-            std::fs::set_permissions(place(i), std::fs::Permissions::from_mode(0o755)).unwrap();
-            assert_eq!(find().unwrap(), place(i));
+            place(&candidate(i));
+            assert_eq!(find().unwrap(), candidate(i));
         }
+    }
+
+    #[test]
+    fn the_program_that_the_variable_names_is_taken_and_no_other_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("oarlock");
+        place(&other);
+        place(&other);
+        let named = folder.path().join("named");
+        let find = || {
+            let path = Some(folder.path().as_os_str());
+            find_in(
+                Some(named.as_os_str()),
+                Some(&other),
+                Some(folder.path()),
+                path,
+            )
+        };
+        let refused = |why: &str| {
+            let error = find().unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, Error::NotExecutable { .. }), "{text}");
+            assert!(
+                text.contains("$OARLOCK_HOSTD")
+                    && text.contains(&named.display().to_string())
+                    && text.contains(why),
+                "{text}"
+            );
+        };
+        refused("No such file");
+        std::fs::create_dir(&named).unwrap();
+        refused("is no file");
+        std::fs::remove_dir(&named).unwrap();
+        place(&named);
+        refused("cannot be executed");
+        place(&named);
+        assert_eq!(find().unwrap(), named);
     }
 }
