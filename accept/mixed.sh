@@ -3,7 +3,7 @@
 # the rows of accept/programs/mixed.toml, judged by what both say; then without a service, and with one that is killed: no row may be green.
 . "$(dirname "$0")/lib.sh"
 for program in ucmatose ibv_rc_pingpong; do need programs $program; done
-export OARLOCK_EXAMPLES=${OARLOCK_EXAMPLES:-${CARGO_TARGET_DIR:-$here/target}/release/examples} PYTHONDONTWRITEBYTECODE=1
+export OARLOCK_EXAMPLES=${OARLOCK_EXAMPLES:-${CARGO_TARGET_DIR:-$here/target}/release/examples} OARLOCK_HOSTD=$OARLOCK PYTHONDONTWRITEBYTECODE=1
 for example in mckey udaddy pingpong; do
   [ -x "$OARLOCK_EXAMPLES/$example" ] || (cd "$here" && cargo build --release --locked -q -p oarlock-rdmacm -p oarlock-verbs --examples)
 done

@@ -14,7 +14,7 @@ import threading
 import time
 
 ORDINARY = ["unshare", "-U", "--map-user=1000", "--map-group=1000", "--"]
-OARLOCK = os.environ["OARLOCK"]
+OARLOCK = os.environ.get("OARLOCK", "oarlock")
 _started = set()
 
 

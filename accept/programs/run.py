@@ -4,7 +4,8 @@
     run.py ROWS --planted absent|killed [...]                              the service is gone: all rows must be red
 
 With `absent` no service runs and none can be started; with `killed` it is killed, and none can be started any more, when the server is ready
-and the client is about to start. Verdicts of planted runs are those of the oracles alone, of what the programs say.
+and the client is about to start (of a program that is ready at once: before it starts). Verdicts of planted runs are those of the oracles
+alone, and of what the programs say: what was counted in a service that is gone has no say.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -20,10 +22,15 @@ import tomllib
 
 import hosts
 import mixed
+import more
 import oracles
 
 EXAMPLES = os.environ.get("OARLOCK_EXAMPLES", "")
 NO_SERVICE = {"OARLOCK_HOSTD": "/bin/false"}
+# How often a program is run that says it could not do its own measuring.
+TRIES = 5
+# What does not end for want of a service is ended, in seconds.
+PLANTED_LIMIT = 4
 
 
 class Place:
@@ -75,7 +82,7 @@ def load(path):
             yield {key: value.replace("{each}", each) if isinstance(value, str) and each is not None else value for key, value in row.items()}
 
 
-KEYS = {"name", "server", "server6", "client", "client6", "ready", "clients", "ends", "do", "two_do", "oracle", "limit", "no", "alone"}
+KEYS = {"name", "server", "server6", "client", "client6", "ready", "clients", "ends", "do", "two_do", "oracle", "limit", "no", "alone", "needs", "has_text", "after"}
 
 
 class Run:
@@ -87,7 +94,7 @@ class Run:
         self.parameters = {key: value for key, value in row.items() if key not in KEYS}
         self.server, self.clients = None, []
         self.counters, self.devices = {}, []
-        self.limit = 4 if planted else row.get("limit", 30)
+        self.limit = PLANTED_LIMIT if planted else row.get("limit", 60)
 
     def start(self, host, side, me):
         """Starts the row's command of a side through `oarlock run`; a program of ours runs as it is."""
@@ -122,13 +129,24 @@ class Run:
             time.sleep(0.03)
         return None
 
+    def wait_heard(self, times, until):
+        """Waits until the server has said the row's `after` so often."""
+        said = self.row.get("after")
+        while said and sum(said in line for line in self.server.lines) < times:
+            if not self.server.running() or time.monotonic() > until:
+                return f"the server has not said {said!r} {times} times"
+            time.sleep(0.01)
+        return None
+
     def complaints(self):
         name = self.row["oracle"]
-        return list((getattr(oracles, name, None) or getattr(mixed, name))(self, **self.parameters))
+        judge = next(getattr(module, name) for module in (oracles, mixed, more) if hasattr(module, name))
+        said = judge(self, **self.parameters)
+        return [complaint for complaint in said if not (self.planted and complaint.startswith("service: "))]
 
     def nothing_left(self):
-        """No identifier, port or slot is left in a service within a few seconds."""
-        end = time.monotonic() + 5
+        """No identifier, port or slot is left in a service within some seconds."""
+        end = time.monotonic() + 20
         for host in {self.server_host, self.client_host}:
             while True:
                 shown = host.ps()
@@ -153,20 +171,25 @@ class Run:
                 host.close()
 
     def on_hosts(self):
-        if not self.planted:
+        alone = "ready" not in self.row
+        if not self.planted or alone:
             self.devices = self.server_host.devices()
+        if self.planted and alone:
+            self.lose_service()
         self.server = self.start(self.server_host, "server", self.place.server)
         wrong = []
-        late = self.wait_ready(1 if self.planted == "absent" else 20)
+        late = self.wait_ready(1 if self.planted_now else 60)
         if late and not self.planted:
             self.server.end()
             return [late, *self.said()]
         if self.planted == "killed":
-            self.planted_now = True
-            for host in {self.server_host, self.client_host}:
-                host.kill_service()
+            self.lose_service()
         until = time.monotonic() + self.limit
         for _ in range(self.row.get("clients", 1 if "client" in self.row else 0)):
+            late = self.wait_heard(len(self.clients), until)
+            if late and not self.planted:
+                wrong.append(late)
+                break
             self.clients.append(self.start(self.client_host, "client", self.place.client))
         for command in self.row.get("two_do" if self.place.two and "two_do" in self.row else "do", []):
             self.server_host.root(*command.format(interface=self.place.interface(self.place.server)).split())
@@ -186,7 +209,14 @@ class Run:
         for process in [self.server, *self.clients]:
             process.end()
         said_wrong = self.complaints()
+        if self.planted:
+            wrong = []
         return [*wrong, *said_wrong, *self.said()] if wrong or said_wrong else []
+
+    def lose_service(self):
+        self.planted_now = True
+        for host in {self.server_host, self.client_host}:
+            host.kill_service()
 
     def end_server(self, until):
         """A server that serves for ever: when it has said all it has to say it is ended."""
@@ -212,14 +242,46 @@ class Run:
                 yield f"    | {line}"
 
 
+def missing(row):
+    """Why the row cannot be run on this machine, or None."""
+    for program in row.get("needs", []):
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    program = shlex.split(row["server"])[0]
+    path = shutil.which(program)
+    if path and "has_text" in row and row["has_text"].encode() not in open(path, "rb").read():
+        return f"this {program} is another program"
+    return None
+
+
+def cells(rows, only="", place=None):
+    """What can run, and the results of what cannot."""
+    possible, impossible = [], []
+    for row in rows:
+        for where in PLACES:
+            if not re.search(only, row["name"]) or place not in (None, where.name):
+                continue
+            if where.name in row.get("no", {}):
+                impossible.append({"row": row["name"], "place": where.name, "not": row["no"][where.name]})
+            else:
+                possible.append((row, where))
+    return possible, impossible
+
+
 def cell(row, place, planted):
     began = time.monotonic()
+    judged, wrong = True, ["never judged"]
     try:
-        wrong = Run(row, place, planted).go()
-    except Exception as error:  # a cell that cannot be judged is not green
-        wrong = [f"{type(error).__name__}: {error}"]
+        for _ in range(TRIES):
+            try:
+                wrong = Run(row, place, planted).go()
+                break
+            except oracles.Again as reason:
+                wrong = [f"{TRIES} times: {reason}"]
+    except Exception as error:  # a cell that cannot be judged is neither green nor red
+        wrong, judged = [f"{type(error).__name__}: {error}"], False
     print(f"{'red' if wrong else 'green'} {time.monotonic() - began:5.1f} s  {row['name']} ({place.name})", file=sys.stderr, flush=True)
-    return {"row": row["name"], "place": place.name, "wrong": wrong, "seconds": round(time.monotonic() - began, 1)}
+    return {"row": row["name"], "place": place.name, "wrong": wrong, "judged": judged, "seconds": round(time.monotonic() - began, 1)}
 
 
 def main():
@@ -231,29 +293,25 @@ def main():
     options.add_argument("--jobs", type=int)
     options.add_argument("--planted", choices=["absent", "killed"])
     chosen = options.parse_args()
-    cells, impossible = [], []
+    rows = []
     for row in load(chosen.rows):
-        if not re.search(chosen.only, row["name"]):
-            continue
-        for place in PLACES:
-            if chosen.place not in (None, place.name):
-                continue
-            if place.name in row.get("no", {}):
-                impossible.append({"row": row["name"], "place": place.name, "not": row["no"][place.name]})
-            elif place.name in row.get("places", [place.name for place in PLACES]):
-                cells.append((row, place))
-    if chosen.planted == "killed":
-        cells = [(row, place) for row, place in cells if "ready" in row]
+        reason = missing(row)
+        if reason:
+            print(f"not run: {row['name']}: {reason}", file=sys.stderr)
+        else:
+            rows.append(row)
+    possible, impossible = cells(rows, chosen.only, chosen.place)
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs or (12 if chosen.planted else 4)) as pool:
-        results = list(pool.map(lambda c: cell(*c, chosen.planted), cells))
+        results = list(pool.map(lambda c: cell(*c, chosen.planted), possible))
     if chosen.out:
         json.dump(results + impossible, open(chosen.out, "w"), indent=1)
-    bad = [r for r in results if bool(r["wrong"]) == (chosen.planted is None)]
+    bad = [r for r in results if bool(r["wrong"]) == (chosen.planted is None) or not r["judged"]]
     for r in bad:
-        print(f"{'green without a service' if chosen.planted else 'red'}: {r['row']} ({r['place']}, {r['seconds']} s)")
+        what = "not judged" if not r["judged"] else "green without a service" if chosen.planted else "red"
+        print(f"{what}: {r['row']} ({r['place']}, {r['seconds']} s)")
         for line in r["wrong"]:
             print(f"    {line}")
-    slowest = max(results, key=lambda r: r["seconds"])
+    slowest = max(results, default={"row": "none", "place": "", "seconds": 0}, key=lambda r: r["seconds"])
     print(f"{'red' if chosen.planted else 'green'}={len(results) - len(bad)} of {len(results)} rows={len({r['row'] for r in results})} "
           f"impossible={len(impossible)} slowest={slowest['row']} ({slowest['place']}) {slowest['seconds']} s")
     sys.exit(1 if bad or not results else 0)

@@ -1,11 +1,17 @@
-"""The README's table from the results of a run: table.py RESULTS [README]; with README its table is replaced.
+"""The table of programs in the README.
+
+    table.py RESULTS                    prints the table of a run's results
+    table.py RESULTS README             puts it between the README's markers
+    table.py ROWS.toml README --check   the README's table has the rows, the columns and the reasons of these rows, each cell `yes`
 
 A cell says `yes` where the row was green, or why it cannot be."""
 
 import json
 import sys
 
-PLACES = ["127.0.0.1", "::1", "two hosts, IPv4", "two hosts, IPv6"]
+import run
+
+PLACES = [place.name for place in run.PLACES]
 BEGIN, END = "<!-- programs: begin -->", "<!-- programs: end -->"
 
 
@@ -28,15 +34,37 @@ def table(results):
         yield f"[{n}] {reason[0].upper()}{reason[1:]}.  "
 
 
-def main():
-    lines = "\n".join(table(json.load(open(sys.argv[1]))))
-    if len(sys.argv) == 2:
-        print(lines)
-        return
-    text = open(sys.argv[2]).read()
+def all_green(rows):
+    """The results that a run without a fault has, in its order."""
+    cells, impossible = run.cells(rows)
+    green = ({"row": row["name"], "place": place.name, "wrong": []} for row, place in cells)
+    return [*green, *impossible]
+
+
+def split(text):
     before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    open(sys.argv[2], "w").write(f"{before}{BEGIN}\n{lines}\n{END}{after}")
+    inside, after = rest.split(END)
+    return before, inside, after
+
+
+def main():
+    source, *where = sys.argv[1:]
+    if not where:
+        print("\n".join(table(json.load(open(source)))))
+        return
+    before, inside, after = split(open(where[0]).read())
+    if where[1:] == ["--check"]:
+        due = list(table(all_green(run.load(source))))
+        found = inside.strip("\n").split("\n")
+        for line in due:
+            if line not in found:
+                print(f"README: no line {line!r}")
+        for line in found:
+            if line not in due:
+                print(f"README: a line of no row, or an old one: {line!r}")
+        sys.exit(0 if due == found else 1)
+    lines = "\n".join(table(json.load(open(source))))
+    open(where[0], "w").write(f"{before}{BEGIN}\n{lines}\n{END}{after}")
 
 
 if __name__ == "__main__":

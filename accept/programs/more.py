@@ -1,0 +1,1 @@
+"""What the programs of more.toml must have said; see oracles.py."""
