@@ -13,5 +13,5 @@ mkdir "$work/bin"; chmod 755 "$work" "$work/bin"
 compile() { cc -O1 -g -Wall -Werror -o "$work/bin/$(basename "$1" .c)" "$1" -lrdmacm -libverbs -lpthread 2>"$work/cc.$(basename "$1" .c).err"; }
 for source in "$sources"/*.c; do compile "$source" || fail "$(basename "$source") does not compile"; done
 export PYTHONDONTWRITEBYTECODE=1
-python3 "$here/accept/programs/rules.py" "$sources" "$work/bin" "$here/docs/man3" >"$work/rules.out" 2>&1 || fail "$(cat "$work/rules.out")"
+python3 "$here/accept/programs/rules.py" "$sources" "$work/bin" "$here/crates/tools/man3" >"$work/rules.out" 2>&1 || fail "$(cat "$work/rules.out")"
 pass "$(tail -n 1 "$work/rules.out")"

@@ -53,8 +53,8 @@ guest_gid() {
   guest_done "$command"; index=$(head -n 1 "$share/$command.out")
   [ -n "$index" ] || fail "the guest has no GID $1"
 }
-# guest_done NUMBER: waits for its exit status, then in $s; what it said is $share/NUMBER.out.
+# guest_done NUMBER [SECONDS]: waits for its exit status, then in $s; what it said is $share/NUMBER.out.
 guest_done() {
   s=none
-  if within 60 test -e "$share/$1.rc"; then s=$(cat "$share/$1.rc"); fi
+  if within "${2:-60}" test -e "$share/$1.rc"; then s=$(cat "$share/$1.rc"); fi
 }

@@ -287,13 +287,13 @@ static void unmakeable(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	several();
-	both_families();
-	interfaces();
-	gids();
-	records();
-	as_event();
-	nothing_given();
-	unmakeable();
+	PART(several());
+	PART(both_families());
+	PART(interfaces());
+	PART(gids());
+	PART(records());
+	PART(as_event());
+	PART(nothing_given());
+	PART(unmakeable());
 	return 0;
 }

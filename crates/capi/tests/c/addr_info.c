@@ -199,11 +199,11 @@ static void memory(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	kinds();
-	numeric();
-	passive();
-	services();
-	hints_alone();
-	memory();
+	PART(kinds());
+	PART(numeric());
+	PART(passive());
+	PART(services());
+	PART(hints_alone());
+	PART(memory());
 	return 0;
 }

@@ -303,16 +303,16 @@ static void needs_a_descriptor(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	creates();
-	is_shared();
-	is_polled();
-	has_edges();
-	does_not_block();
-	may_be_spurious();
-	is_closed_by_exec();
-	ends();
-	ends_with_ids();
-	ends_after_migration();
-	needs_a_descriptor();
+	PART(creates());
+	PART(is_shared());
+	PART(is_polled());
+	PART(has_edges());
+	PART(does_not_block());
+	PART(may_be_spurious());
+	PART(is_closed_by_exec());
+	PART(ends());
+	PART(ends_with_ids());
+	PART(ends_after_migration());
+	PART(needs_a_descriptor());
 	return 0;
 }

@@ -604,22 +604,22 @@ static void accepts_and_waits(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	is_established();
-	needs_a_state();
-	is_rejected();
-	is_refused_as_datagram();
-	is_for_datagrams();
-	responds();
-	tells_its_queue_pair();
-	has_defaults();
-	asks_for_less();
-	is_open();
-	is_in_the_receivers_view();
-	refuses_parameters();
-	refuses_long_answers();
-	fills_up();
-	gives_back();
-	waits();
-	accepts_and_waits();
+	PART(is_established());
+	PART(needs_a_state());
+	PART(is_rejected());
+	PART(is_refused_as_datagram());
+	PART(is_for_datagrams());
+	PART(responds());
+	PART(tells_its_queue_pair());
+	PART(has_defaults());
+	PART(asks_for_less());
+	PART(is_open());
+	PART(is_in_the_receivers_view());
+	PART(refuses_parameters());
+	PART(refuses_long_answers());
+	PART(fills_up());
+	PART(gives_back());
+	PART(waits());
+	PART(accepts_and_waits());
 	return 0;
 }

@@ -395,17 +395,17 @@ static void tells_of_datagrams(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	is_got();
-	refuses();
-	is_interrupted();
-	goes_on();
-	is_cancelled();
-	is_waited_for();
-	counts_once();
-	tells();
-	has_status();
-	is_resolved();
-	is_not_resolved();
-	tells_of_datagrams();
+	PART(is_got());
+	PART(refuses());
+	PART(is_interrupted());
+	PART(goes_on());
+	PART(is_cancelled());
+	PART(is_waited_for());
+	PART(counts_once());
+	PART(tells());
+	PART(has_status());
+	PART(is_resolved());
+	PART(is_not_resolved());
+	PART(tells_of_datagrams());
 	return 0;
 }

@@ -212,14 +212,14 @@ static void leaves_the_queue_pair(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	is_made();
-	does_not_wait();
-	waits();
-	takes_a_type();
-	has_ports();
-	is_destroyed();
-	is_destroyed_while_connected();
-	is_destroyed_while_asked();
-	leaves_the_queue_pair();
+	PART(is_made());
+	PART(does_not_wait());
+	PART(waits());
+	PART(takes_a_type());
+	PART(has_ports());
+	PART(is_destroyed());
+	PART(is_destroyed_while_connected());
+	PART(is_destroyed_while_asked());
+	PART(leaves_the_queue_pair());
 	return 0;
 }

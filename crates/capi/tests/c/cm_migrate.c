@@ -367,14 +367,14 @@ static void loses_nothing(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	moves();
-	moves_what_is_queued();
-	wakes();
-	frees_the_old_one();
-	takes_children_along();
-	leaves_children();
-	waits_for_acknowledgements();
-	to_none_and_back();
-	loses_nothing();
+	PART(moves());
+	PART(moves_what_is_queued());
+	PART(wakes());
+	PART(frees_the_old_one());
+	PART(takes_children_along());
+	PART(leaves_children());
+	PART(waits_for_acknowledgements());
+	PART(to_none_and_back());
+	PART(loses_nothing());
 	return 0;
 }

@@ -182,12 +182,12 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	own_network("connect-unreachable");
-	is_not_answered();
-	ends_before_its_child();
-	is_written();
-	is_no_address();
-	makes_an_interface("event-addr-change");
-	loses_its_address();
-	loses_its_interface();
+	PART(is_not_answered());
+	PART(ends_before_its_child());
+	PART(is_written());
+	PART(is_no_address());
+	PART(makes_an_interface("event-addr-change"));
+	PART(loses_its_address());
+	PART(loses_its_interface());
 	return 0;
 }

@@ -230,11 +230,11 @@ static void takes_a_path(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	checks_lengths();
-	shares_a_port();
-	leaves_a_family_alone();
-	sets_a_type_of_service();
-	sets_a_timeout();
-	takes_a_path();
+	PART(checks_lengths());
+	PART(shares_a_port());
+	PART(leaves_a_family_alone());
+	PART(sets_a_type_of_service());
+	PART(sets_a_timeout());
+	PART(takes_a_path());
 	return 0;
 }

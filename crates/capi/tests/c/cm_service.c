@@ -76,7 +76,7 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	own_network("channel-enodev");
-	is_none();
-	dies();
+	PART(is_none());
+	PART(dies());
 	return 0;
 }

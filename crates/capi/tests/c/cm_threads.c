@@ -167,8 +167,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++)
 		readers[i] = thread(rule, gets, NULL);
 	server = thread(rule, serves, channel);
-	together("thread-calls", connects);
-	together("thread-destroy-qp", is_refused);
+	PART(together("thread-calls", connects));
+	PART(together("thread-destroy-qp", is_refused));
 	is_over = 1;
 	for (int i = 0; i < 2; i++)
 		CHECK(rule, pthread_join(readers[i], NULL) == 0);

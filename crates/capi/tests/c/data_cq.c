@@ -316,13 +316,13 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	side = open_side();
-	creating();
-	arming();
-	waiting();
-	edges();
-	acknowledging();
-	resizing();
-	overrunning();
+	PART(creating());
+	PART(arming());
+	PART(waiting());
+	PART(edges());
+	PART(acknowledging());
+	PART(resizing());
+	PART(overrunning());
 	close_side(&side);
 	return 0;
 }

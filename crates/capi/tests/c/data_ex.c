@@ -239,9 +239,9 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	side = open_side();
-	rounds();
-	rounds_of_datagrams();
-	fields();
+	PART(rounds());
+	PART(rounds_of_datagrams());
+	PART(fields());
 	close_side(&side);
 	return 0;
 }

@@ -240,12 +240,12 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	side = open_side();
-	creating();
-	modifying();
-	events();
-	groups();
-	forks();
-	cancelling();
+	PART(creating());
+	PART(modifying());
+	PART(events());
+	PART(groups());
+	PART(forks());
+	PART(cancelling());
 	close_side(&side);
 	return 0;
 }

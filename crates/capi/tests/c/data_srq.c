@@ -164,8 +164,8 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	side = open_side();
-	plain();
-	xrc();
+	PART(plain());
+	PART(xrc());
 	close_side(&side);
 	return 0;
 }

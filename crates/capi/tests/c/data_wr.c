@@ -306,10 +306,10 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	side = open_side();
-	lists();
-	full();
-	operations();
-	datagrams();
+	PART(lists());
+	PART(full());
+	PART(operations());
+	PART(datagrams());
 	close_side(&side);
 	return 0;
 }

@@ -291,12 +291,12 @@ static void event_names(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	event_names();
-	creation();
-	ud_states();
-	recipes();
-	establish_einval();
-	ece();
-	devices();
+	PART(event_names());
+	PART(creation());
+	PART(ud_states());
+	PART(recipes());
+	PART(establish_einval());
+	PART(ece());
+	PART(devices());
 	return 0;
 }

@@ -378,13 +378,13 @@ static void nonblocking(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	refused();
-	conversation();
-	own_cqs();
-	shared_queue();
-	datagrams();
-	requests();
-	nonblocking();
-	made();
+	PART(refused());
+	PART(conversation());
+	PART(own_cqs());
+	PART(shared_queue());
+	PART(datagrams());
+	PART(requests());
+	PART(nonblocking());
+	PART(made());
 	return 0;
 }

@@ -268,10 +268,10 @@ static void synchronous(void)
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	refusals();
-	members();
-	leaving_waits();
-	twice();
-	synchronous();
+	PART(refusals());
+	PART(members());
+	PART(leaving_waits());
+	PART(twice());
+	PART(synchronous());
 	return 0;
 }

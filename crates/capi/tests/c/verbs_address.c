@@ -100,8 +100,8 @@ int main(int argc, char **argv)
 
 	start(argc, argv);
 	context = open_port("ah-public");
-	handle_rules(context);
-	answer_rules(context);
+	PART(handle_rules(context));
+	PART(answer_rules(context));
 	CHECK("ah-public", ibv_close_device(context) == 0);
 	return 0;
 }

@@ -161,9 +161,9 @@ int main(int argc, char **argv)
 {
 	start(argc, argv);
 	context = open_port("async-event");
-	waiting_rules();
-	cancel_rules();
-	event_rules();
+	PART(waiting_rules());
+	PART(cancel_rules());
+	PART(event_rules());
 	CHECK("async-event", ibv_close_device(context) == 0);
 	return 0;
 }

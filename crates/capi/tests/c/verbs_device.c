@@ -171,16 +171,16 @@ int main(int argc, char **argv)
 	struct ibv_context *context;
 
 	start(argc, argv);
-	list_rules();
+	PART(list_rules());
 	context = open_port("device-open");
 	ok("device-open");
-	guid_rules(context);
-	attribute_rules(context);
-	port_rules(context);
-	gid_rules(context);
-	pkey_rules(context);
-	name_rules();
-	absent_rules(context);
+	PART(guid_rules(context));
+	PART(attribute_rules(context));
+	PART(port_rules(context));
+	PART(gid_rules(context));
+	PART(pkey_rules(context));
+	PART(name_rules());
+	PART(absent_rules(context));
 	CHECK("device-close", ibv_close_device(context) == 0);
 	ok("device-close");
 	return 0;

@@ -138,12 +138,12 @@ int main(int argc, char **argv)
 
 	start(argc, argv);
 	context = open_port("mr-rereg");
-	rereg_rules(context);
-	demand_rules(context);
-	domain_rules(context);
-	xrcd_rules(context);
-	clock_rules(context);
-	close_rules(context);
+	PART(rereg_rules(context));
+	PART(demand_rules(context));
+	PART(domain_rules(context));
+	PART(xrcd_rules(context));
+	PART(clock_rules(context));
+	PART(close_rules(context));
 	CHECK("mr-rereg", ibv_close_device(context) == 0);
 	return 0;
 }

@@ -132,8 +132,8 @@ int main(int argc, char **argv)
 
 	start(argc, argv);
 	context = open_port("mr-public");
-	region_rules(context);
-	window_rules(context);
+	PART(region_rules(context));
+	PART(window_rules(context));
 	CHECK("mr-public", ibv_close_device(context) == 0);
 	return 0;
 }
