@@ -1,5 +1,7 @@
-//! `oarlock man`: the manual pages, made of the commands' definitions and of what [`pages`] says beside them.
+//! `oarlock man`: the manual pages. Those of section 1 are made of the commands' definitions and of what [`pages`] says beside them, those of
+//! section 3, about the C libraries, are written ([`calls`]).
 
+mod calls;
 mod pages;
 
 use crate::failure::{Failure, system};
@@ -13,13 +15,13 @@ use std::path::{Path, PathBuf};
 /// Options of `oarlock man`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  oarlock man ping | man -l -        reads a page\n  oarlock man trace ladder           prints the source of one\n  oarlock man --write docs/man       writes them all"
+    after_help = "Examples:\n  oarlock man ping | man -l -        reads a page\n  oarlock man trace ladder           prints the source of one\n  oarlock man rdma_migrate_id | man -l -   reads that of a call of the C libraries\n  oarlock man --write docs/man       writes them all"
 )]
 pub(crate) struct Options {
-    /// The command whose page it is; without it that of oarlock itself
+    /// The command whose page it is, or a call of the C libraries; without it that of oarlock itself
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
-    /// Writes every page to this folder, as oarlock.1, oarlock-ping.1 and so on
+    /// Writes every page to this folder, as oarlock.1, oarlock-ping.1, rdma_connect.3 and so on
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     write: Option<PathBuf>,
 }
@@ -31,19 +33,36 @@ pub(crate) fn run(options: &Options, cli: Command) -> Result<(), Failure> {
         for (name, text) in &pages {
             write(&dir.join(format!("{name}.1")), text)?;
         }
+        for page in calls::PAGES {
+            write(
+                &dir.join(format!("{}.3", page.name)),
+                page.source.as_bytes(),
+            )?;
+        }
         return Ok(());
+    }
+    if let [call] = options.command.as_slice()
+        && let Some(page) = calls::find(call)
+    {
+        return print(page.source.as_bytes());
     }
     let wanted = std::iter::once("oarlock")
         .chain(options.command.iter().map(String::as_str))
         .collect::<Vec<_>>()
         .join("-");
     let Some((_, text)) = pages.iter().find(|(name, _)| *name == wanted) else {
-        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+        let of_commands = pages.iter().map(|(name, _)| format!("{name}(1)"));
+        let of_calls = calls::PAGES.iter().map(|page| format!("{}(3)", page.name));
         return Err(Failure::Usage(format!(
-            "there is no page {wanted}(1); there are {}",
-            names.join(", ")
+            "there is no page of {}; there are {}",
+            options.command.join(" "),
+            of_commands.chain(of_calls).collect::<Vec<_>>().join(", ")
         )));
     };
+    print(text)
+}
+
+fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         // A pager that was left early has read enough.
@@ -287,9 +306,19 @@ mod tests {
         for entry in std::fs::read_dir(folder()).expect("docs/man") {
             let file = entry.expect("an entry").file_name();
             let file = file.to_string_lossy();
-            let name = file.strip_suffix(".1").unwrap_or(&file);
-            if !pages.iter().any(|(known, _)| known == name) {
-                stale.push("a page of no command");
+            let is_known = match file.rsplit_once('.') {
+                Some((name, "1")) => pages.iter().any(|(known, _)| known == name),
+                Some((name, "3")) => calls::PAGES.iter().any(|page| page.name == name),
+                _ => false,
+            };
+            if !is_known {
+                stale.push("a page of nothing");
+            }
+        }
+        for page in calls::PAGES {
+            let found = std::fs::read_to_string(folder().join(format!("{}.3", page.name)));
+            if found.ok().as_deref() != Some(page.source) {
+                stale.push(page.name);
             }
         }
         assert!(
@@ -330,5 +359,23 @@ mod tests {
                 assert!(pages.iter().any(|(name, _)| name == related), "{related}");
             }
         }
+    }
+
+    #[test]
+    fn every_page_of_section_3_is_found_by_each_of_its_calls() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("man3");
+        let written = std::fs::read_dir(sources).expect("man3").count();
+        assert_eq!(written, calls::PAGES.len(), "a page is left out");
+        for page in calls::PAGES {
+            assert!(page.calls().any(|call| call == page.name), "{}", page.name);
+            for call in page.calls() {
+                let found = calls::find(call).expect("a page");
+                assert_eq!(found.name, page.name, "{call}");
+                let synopsis = page.source.split(".SH DESCRIPTION").next();
+                assert!(synopsis.is_some_and(|of| of.contains(call)), "{call}");
+            }
+        }
+        assert!(calls::find("rdma_nothing").is_none());
+        assert!(calls::find("").is_none());
     }
 }

@@ -296,7 +296,13 @@ pub(super) const PAGES: &[Page] = &[
         ],
         environment: PROGRAM,
         related: &["oarlock-env", "oarlock-devices", "oarlock-trace"],
-        see_also: &[("rping", "1"), ("ucmatose", "1"), ("ibv_rc_pingpong", "1")],
+        see_also: &[
+            ("rdma_create_id", "3"),
+            ("rdma_migrate_id", "3"),
+            ("rping", "1"),
+            ("ucmatose", "1"),
+            ("ibv_rc_pingpong", "1"),
+        ],
     },
     Page {
         name: "oarlock-env",
@@ -311,7 +317,8 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         name: "oarlock-man",
         description: &[
-            "Prints the source of a manual page of this program, or writes all of them, for packages and for reading without an installation.",
+            "Prints the source of a manual page, or writes all of them, for packages and for reading without an installation.",
+            "There is one page for each command of this program (section 1), and one for each group of calls of the C libraries whose behaviour this project defines (section 3), found by the name of any of its calls: event channels, identifiers, migration, connecting, events, options, multicast. What those do not say is as in the manual pages of librdmacm and libibverbs.",
         ],
         exit_status: STATUS,
         environment: &[LOG],
