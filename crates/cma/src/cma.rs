@@ -218,8 +218,8 @@ impl Cma {
     /// peers get REJ 28. What the peer of the identifier itself gets depends on how far the connection is: REJ 4 for a
     /// REQ without an answer, REJ 28 before establishment, one DREQ after it, DREP where it waits for that.
     ///
-    /// The port of a listener may be listened on again soon: for a second, requests for it wait up to 200 ms for that before
-    /// they are rejected (REJ 8, SIDR status 1).
+    /// The port of a listener may be listened on again soon: for 10 s, requests for it wait up to half a second for that
+    /// before they are rejected (REJ 8, SIDR status 1).
     ///
     /// # Errors
     /// `UnknownId`.

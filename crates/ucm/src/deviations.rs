@@ -154,7 +154,7 @@ pub const DEVIATIONS: &[Deviation] = &[
     row(
         "requests between two listeners",
         "rejects every request that nobody listens for at once, for reason 8",
-        "for a second after a DESTROY_ID of a listener, requests for its port wait up to 200 ms for another one to come, unless its program ends",
+        "for 10 s after a DESTROY_ID of a listener, requests for its port wait up to half a second for another one to come, unless its program ends",
         "a server that makes its next listener after its last one loses the peer's next request if the peer is a little quicker",
     ),
     row(

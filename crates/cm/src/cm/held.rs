@@ -1,10 +1,10 @@
 //! Requests that wait a moment for a listener that is expected back.
 //!
 //! Deviation: Linux rejects a request at once when nobody listens on its service ID (reason 8, or SIDR status 1). A server
-//! that ends its listener to make another on the same port, as perftest does between its two connections, leaves a gap of
-//! a few hundred microseconds; with a network card the peer's own start is slower than that, and with a service beside it
-//! the peer is sometimes quicker. So a listener that its owner ended by a call, and that may come back, is
-//! [expected](Cm::expect_listener) for [`RETURN_WINDOW`], and what asks for it meanwhile is held for [`LONGEST_HOLD`].
+//! that ends its listener to make another on the same port, as perftest does between its two connections, leaves a gap that
+//! ends about when the peer's next request arrives; with a network card the peer happens to be slower. So a listener that its
+//! owner ended by a call is [expected](Cm::expect_listener) back for [`RETURN_WINDOW`], and what asks for it meanwhile is held
+//! for [`LONGEST_HOLD`].
 //!
 //! The peer sees nothing of it but the time: no message is made of a request that is held.
 
@@ -18,13 +18,13 @@ use oarlock_wire::units::{AddressVector, Guid, ServiceId, TransactionId};
 use super::Cm;
 use crate::{DropReason, MessageName};
 
-/// How long after the end of a listener another one is expected. A program that goes on to the next connection needs
-/// milliseconds for it, on a busy machine some hundreds.
-pub(super) const RETURN_WINDOW: Duration = Duration::from_secs(1);
+/// How long after the end of a listener another one is expected. perftest goes on to its next connection after a second, on a
+/// busy machine later.
+pub(super) const RETURN_WINDOW: Duration = Duration::from_secs(10);
 
 /// How long a request is held. Long enough for a program that was just about to listen and had to wait for a processor;
 /// short beside the wait for an answer to a REQ (seconds), so that who asks in vain learns of it without delay to speak of.
-pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(200);
+pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(500);
 
 /// Requests that are held at a time. What comes beyond is rejected at once.
 pub(super) const MAX_HELD: usize = 256;
@@ -129,8 +129,8 @@ impl Waiting {
 }
 
 impl Cm {
-    /// Says that a listener of `service_id`, which has ended, may come back soon: for a second, requests for it are held for
-    /// up to 200 ms before they are rejected. If a listener comes, they reach it as if they had just arrived. At most 256
+    /// Says that a listener of `service_id`, which has ended, may come back soon: for 10 s, requests for it are held for up to
+    /// half a second before they are rejected. If a listener comes, they reach it as if they had just arrived. At most 256
     /// requests are held, and 1024 listeners expected; what comes beyond is rejected as if there were no expectation.
     ///
     /// `from` is whoever is expected to listen, for [`expect_no_more`](Self::expect_no_more). Nothing happens while there is

@@ -17,8 +17,8 @@ use crate::{
 
 /// The program behind the listener.
 const SERVER: u64 = 7;
-const HOLD: Duration = Duration::from_millis(200);
-const WINDOW: Duration = Duration::from_secs(1);
+const HOLD: Duration = Duration::from_millis(500);
+const WINDOW: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_nanos(1);
 
 /// B's listener has ended, and may come back.
