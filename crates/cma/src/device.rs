@@ -25,7 +25,7 @@ impl Default for Limits {
     }
 }
 
-/// A RoCE device with one port: a network interface that is up.
+/// A RoCE device with one port: that of a network interface, which may be down.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
     /// The number of the device (`ibdev_index` in the ABI); stays the same while the device exists.

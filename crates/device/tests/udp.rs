@@ -33,7 +33,8 @@ fn side(slots: &UdpSlots, slot: u8, gid: Gid) -> Side {
 
 fn side_on(slots: &UdpSlots, slot: u8, gid: Gid, ifindex: u32) -> Side {
     let socket = slots
-        .socket(slot)
+        .lend(slot)
+        .expect("options")
         .expect("socket")
         .try_clone_to_owned()
         .expect("dup");

@@ -7,6 +7,8 @@
 //! - the last socket, 255, is a spare that is never lent;
 //! - a slot is renewed by closing its socket, so that the spare moves in, and adding a new spare at the end. Nothing
 //!   of the last borrower survives: queue, options, multicast memberships;
+//! - a socket gets its options when it is lent for the first time, and what it queued until then is thrown away: most slots
+//!   are never lent, and a service must start quickly;
 //! - a borrower's copy keeps a socket alive. As long as there is one, the socket stays in the group at its place; the
 //!   slot is then not ready, and [`UdpSlots::settle`] tries again.
 
@@ -17,6 +19,7 @@ use crate::sys::{attach_slot_steering, dropped, set_option};
 use crate::{Batch, ROCE_PORT, SLOTS, SPARE_SLOT, SlotsError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,6 +39,20 @@ pub struct UdpSlots {
 struct Member {
     _fork: ForkGuard,
     socket: Socket,
+    /// Whether it has its options, and nothing from the time before.
+    prepared: Cell<bool>,
+}
+
+impl Member {
+    fn prepare(&self, ipv6: bool) -> io::Result<()> {
+        if !self.prepared.get() {
+            configure(&self.socket, ipv6)?;
+            // What has come was meant for nobody.
+            drain(&self.socket);
+            self.prepared.set(true);
+        }
+        Ok(())
+    }
 }
 
 /// What became of a slot that was to be renewed.
@@ -75,19 +92,32 @@ impl UdpSlots {
         Ok(slots)
     }
 
-    /// The socket of a slot, to be lent to a program of the same user; not while its renewal is [`Renewal::Held`].
+    /// The socket of a slot, to be lent to a program of the same user; none while its renewal is [`Renewal::Held`].
+    ///
+    /// # Errors
+    /// The system refuses an option.
+    pub fn lend(&self, slot: u8) -> Result<Option<BorrowedFd<'_>>, SlotsError> {
+        let Some(member) = &self.sockets[usize::from(slot)] else {
+            return Ok(None);
+        };
+        member
+            .prepare(self.ipv6)
+            .map_err(system("set the options of a socket"))?;
+        Ok(Some(member.socket.as_fd()))
+    }
+
+    /// Whether a slot can be lent, its renewal not being [`Renewal::Held`].
     #[must_use]
-    pub fn socket(&self, slot: u8) -> Option<BorrowedFd<'_>> {
-        self.sockets[usize::from(slot)]
-            .as_ref()
-            .map(|member| member.socket.as_fd())
+    pub fn is_ready(&self, slot: u8) -> bool {
+        self.sockets[usize::from(slot)].is_some()
     }
 
     /// Number of datagrams that a slot's queue had no room for since its last renewal; not while that is held up.
     #[must_use]
     pub fn dropped(&self, slot: u8) -> u64 {
-        self.socket(slot)
-            .and_then(|socket| dropped(socket).ok())
+        self.sockets[usize::from(slot)]
+            .as_ref()
+            .and_then(|member| dropped(member.socket.as_fd()).ok())
             .map_or(0, u64::from)
     }
 
@@ -138,11 +168,8 @@ impl UdpSlots {
                 self.held.push((slot, inode));
                 continue;
             }
-            // The kernel has moved the spare into this place. What it queued was meant for nobody.
+            // The kernel has moved the spare into this place.
             self.sockets[usize::from(slot)] = self.sockets[usize::from(SPARE_SLOT)].take();
-            if let Some(member) = &self.sockets[usize::from(slot)] {
-                drain(&member.socket);
-            }
             match self.member() {
                 Ok(spare) => self.sockets[usize::from(SPARE_SLOT)] = Some(spare),
                 Err(error) => result = Err(error),
@@ -151,10 +178,11 @@ impl UdpSlots {
         result
     }
 
-    /// Makes a socket with all its options and appends it to the group.
+    /// Makes a socket and appends it to the group.
     fn member(&self) -> Result<Member, SlotsError> {
         let socket = udp_socket(self.ipv6).map_err(refused)?;
-        configure(&socket, self.ipv6).map_err(system("set the options of a socket"))?;
+        // Or each gets a copy of what comes for any group that somebody joined.
+        leave_multicast(&socket, self.ipv6).map_err(system("set the options of a socket"))?;
         socket
             .set_reuse_port(true)
             .map_err(system("share the port among sockets"))?;
@@ -168,6 +196,7 @@ impl UdpSlots {
         Ok(Member {
             _fork: fork,
             socket,
+            prepared: Cell::new(false),
         })
     }
 }
@@ -193,8 +222,7 @@ fn probe() -> Result<bool, SlotsError> {
 
 fn udp_socket(ipv6: bool) -> io::Result<Socket> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_nonblocking(true)?;
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     if ipv6 {
         socket.set_only_v6(false)?;
     }
@@ -210,17 +238,23 @@ fn bind(socket: &Socket, ipv6: bool) -> io::Result<()> {
     socket.bind(&SockAddr::from(SocketAddr::new(any, ROCE_PORT)))
 }
 
+fn leave_multicast(socket: &Socket, ipv6: bool) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+    if ipv6 {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0)?;
+    }
+    Ok(())
+}
+
 fn configure(socket: &Socket, ipv6: bool) -> io::Result<()> {
     let ip = |name, value| set_option(socket, libc::IPPROTO_IP, name, value);
     ip(libc::IP_RECVTOS, 1)?;
     ip(libc::IP_RECVTTL, 1)?;
-    ip(libc::IP_MULTICAST_ALL, 0)?;
     if ipv6 {
         let ip6 = |name, value| set_option(socket, libc::IPPROTO_IPV6, name, value);
         ip6(libc::IPV6_RECVPKTINFO, 1)?;
         ip6(libc::IPV6_RECVTCLASS, 1)?;
         ip6(libc::IPV6_RECVHOPLIMIT, 1)?;
-        ip6(libc::IPV6_MULTICAST_ALL, 0)?;
         // The kernel's soft RoCE sends UDP checksum 0 over IPv6.
         set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     } else {

@@ -40,7 +40,7 @@ fn a_sender_that_dies_half_way_leaves_nothing_behind() {
         netlink::bring_up(LOOPBACK).expect("loopback up");
         let slots = UdpSlots::open().expect("port 4791");
         let socket = |slot| {
-            let socket = slots.socket(slot).expect("socket");
+            let socket = slots.lend(slot).expect("options").expect("socket");
             socket.try_clone_to_owned().expect("dup")
         };
         let receiver = side(RECEIVER_SLOT, socket(RECEIVER_SLOT));

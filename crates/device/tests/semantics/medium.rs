@@ -133,7 +133,7 @@ fn between_processes(
         for _ in 0..LAST_SLOT {
             let slot = *next_slot;
             *next_slot = if slot == LAST_SLOT { 1 } else { slot + 1 };
-            if let Some(socket) = slots.socket(slot) {
+            if let Some(socket) = slots.lend(slot).expect("options") {
                 return (slot, socket.try_clone_to_owned().expect("dup"));
             }
         }

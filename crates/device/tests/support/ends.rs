@@ -105,7 +105,7 @@ pub(crate) fn in_processes(test: &str, body: fn(&mut End)) {
         netlink::bring_up(LOOPBACK).expect("loopback up");
         let slots = UdpSlots::open().expect("port 4791");
         let socket = |slot| {
-            let socket = slots.socket(slot).expect("socket");
+            let socket = slots.lend(slot).expect("options").expect("socket");
             socket.try_clone_to_owned().expect("dup")
         };
         let name = format!("oarlock-test-{}", std::process::id());

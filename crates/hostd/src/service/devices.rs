@@ -1,5 +1,6 @@
-//! One soft device for each network interface that is up: that of the default route first, loopback last. Interfaces of
-//! a kernel RDMA device are left to it.
+//! One soft device for each network interface that is, or has been, up with an address: that of the default route first,
+//! loopback last. As with soft RoCE of the kernel an interface that goes down is a port that is down, and the device stays;
+//! it goes with the interface. Interfaces of a kernel RDMA device are left to it.
 
 use super::identity::device_guid;
 use crate::Error;
@@ -80,7 +81,7 @@ impl Devices {
             index: MEM_IFINDEX,
             name: "mem0".to_owned(),
             mtu: MEMORY_MTU,
-            up: host.has_device(),
+            up: true,
             running: host.is_link_up(),
             loopback: addresses.iter().any(IpAddr::is_loopback),
             hardware: Vec::new(),
@@ -90,7 +91,7 @@ impl Devices {
                 .collect(),
             kernel_rdma: None,
         };
-        let interfaces = vec![interface];
+        let interfaces = Vec::from_iter(host.has_device().then_some(interface));
         if interfaces == self.interfaces {
             return Found::Same;
         }
@@ -113,10 +114,10 @@ impl Devices {
                         .extend(interface.addresses.iter().map(|address| address.ip));
                     skipped.push((interface.name.clone(), rdma.clone()));
                 }
-                // A device that has lost its last address stays: who is bound to the address hears of that.
-                _ if interface.up
-                    && (!interface.addresses.is_empty()
-                        || self.numbers.contains_key(&interface.name)) =>
+                // A device whose interface is down stays, and so does one that has lost its last address: who is bound to
+                // the address hears of that.
+                _ if (interface.up && !interface.addresses.is_empty())
+                    || self.numbers.contains_key(&interface.name) =>
                 {
                     usable.push(interface);
                 }
@@ -182,7 +183,7 @@ impl Devices {
             max_qp_init_rd_atom: device.limits.max_qp_init_rd_atom,
             local_ca_ack_delay: device.limits.local_ca_ack_delay.get(),
             addresses: device.addresses.clone(),
-            port_active: interface.is_some_and(|interface| interface.running),
+            port_active: interface.is_some_and(|interface| interface.up && interface.running),
         }
     }
 }
@@ -307,7 +308,7 @@ mod tests {
             devices.take(vec![lo.clone(), at_once.clone()], None),
             changed(&[0])
         );
-        // Without its last address the device is still there; down, it has gone, and its addresses are nobody's.
+        // Without its last address the device is still there; down, too, but its port is not active.
         let bare = Interface {
             addresses: Vec::new(),
             ..at_once.clone()
@@ -319,14 +320,33 @@ mod tests {
         );
         let down = Interface {
             up: false,
+            running: false,
             ..at_once
         };
-        devices.take(vec![lo.clone(), down], None);
+        devices.take(vec![lo.clone(), down.clone()], None);
+        let active = |devices: &Devices| -> Vec<bool> {
+            devices
+                .infos()
+                .iter()
+                .map(|info| info.port_active)
+                .collect()
+        };
+        assert_eq!(
+            (numbers(&devices), active(&devices)),
+            (vec![0, 1], vec![false, true])
+        );
+        devices.take(vec![lo.clone()], None);
         assert_eq!(numbers(&devices), [1]);
-        // One that has never had an address is no device.
+        // One that has never been up with an address is no device.
         let mut fresh = interface(9, "eth9", "192.0.2.9");
         fresh.addresses.clear();
-        devices.take(vec![lo, fresh], None);
+        devices.take(vec![lo.clone(), fresh.clone()], None);
+        assert_eq!(numbers(&devices), [1]);
+        let asleep = Interface {
+            up: false,
+            ..interface(9, "eth9", "192.0.2.9")
+        };
+        devices.take(vec![lo, asleep], None);
         assert_eq!(numbers(&devices), [1]);
     }
 }

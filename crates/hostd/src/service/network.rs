@@ -46,7 +46,7 @@ impl Network {
             sys::random().map_err(Error::system("get random bytes"))?,
         ));
         let own = slots
-            .socket(SERVICE_SLOT)
+            .lend(SERVICE_SLOT)?
             .expect("the service's slot is never lent");
         let own = own
             .try_clone_to_owned()
@@ -145,9 +145,7 @@ impl Network {
     }
 
     /// Takes a slot and, on the real port, a copy of its socket; nothing when all are taken.
-    pub(super) fn take_slot(
-        &mut self,
-    ) -> Result<Option<(u8, Option<OwnedFd>, u64)>, std::io::Error> {
+    pub(super) fn take_slot(&mut self) -> Result<Option<(u8, Option<OwnedFd>, u64)>, Error> {
         self.settle();
         let Some(slot) = self.free.pop_front() else {
             return Ok(None);
@@ -155,10 +153,13 @@ impl Network {
         match &self.kind {
             Kind::Memory(..) => Ok(Some((slot, None, 0))),
             Kind::Udp { slots, token, .. } => {
-                let socket = slots
-                    .socket(slot)
-                    .expect("a slot on the free list has its socket");
-                match socket.try_clone_to_owned() {
+                let socket = slots.lend(slot).map(|socket| {
+                    socket
+                        .expect("a slot on the free list has its socket")
+                        .try_clone_to_owned()
+                        .map_err(Error::system("copy the socket of a slot"))
+                });
+                match socket.map_err(Error::from).flatten() {
                     Ok(socket) => Ok(Some((slot, Some(socket), token.0))),
                     Err(error) => {
                         self.free.push_front(slot);
@@ -192,7 +193,7 @@ impl Network {
             let _ = slots.settle();
             let free = &mut self.free;
             self.held.retain(|slot| {
-                let renewed = slots.socket(*slot).is_some();
+                let renewed = slots.is_ready(*slot);
                 if renewed {
                     free.push_back(*slot);
                 }

@@ -272,12 +272,7 @@ impl Service {
 
     fn take_slot(&mut self, id: u32) -> Result<Answer, Refusal> {
         self.check_passage()?;
-        let taken = self.network.take_slot().map_err(|source| {
-            system(&Error::System {
-                what: "copy a slot's socket",
-                source,
-            })
-        })?;
+        let taken = self.network.take_slot().map_err(|error| system(&error))?;
         let Some((slot, socket, forward)) = taken else {
             let held = self.network.held_slots();
             let sentence = format!(

@@ -12,7 +12,12 @@ const TOKEN: ForwardToken = ForwardToken(0x0123_4567_89AB_CDEF);
 
 /// A slot's endpoint with a copy of the group's socket, as a borrower has it.
 pub(super) fn borrow(slots: &UdpSlots, slot: u8) -> Port {
-    let socket = slots.socket(slot).unwrap().try_clone_to_owned().unwrap();
+    let socket = slots
+        .lend(slot)
+        .unwrap()
+        .unwrap()
+        .try_clone_to_owned()
+        .unwrap();
     Port::Udp(UdpPort::new(slot, socket, TOKEN).unwrap())
 }
 
@@ -132,19 +137,60 @@ fn a_slot_whose_borrower_left_a_copy_is_renewed_when_the_copy_goes() {
             let mut slots = UdpSlots::open().unwrap();
             let copy = borrow(&slots, 5);
             assert_eq!(slots.renew(5).unwrap(), Renewal::Held);
-            assert!(slots.socket(5).is_none());
+            assert!(!slots.is_ready(5) && slots.lend(5).unwrap().is_none());
             // Other slots are renewed and steered as ever.
             assert_eq!(slots.renew(9).unwrap(), Renewal::Ready);
             let av = path("::1", "::1");
             for slot in [4u8, 6, 9, 254] {
+                let port = borrow(&slots, slot);
                 borrow(&slots, 0).send(&av, &packet(slot, 1)).unwrap();
-                assert_eq!(marks(&borrow(&slots, slot), 1).len(), 1, "slot {slot}");
+                assert_eq!(marks(&port, 1).len(), 1, "slot {slot}");
             }
             drop(copy);
             slots.settle().unwrap();
             for slot in [4u8, 5, 6, 9, 254, 255] {
+                let port = borrow(&slots, slot);
                 borrow(&slots, 0).send(&av, &packet(slot, 2)).unwrap();
-                assert_eq!(marks(&borrow(&slots, slot), 1).len(), 1, "slot {slot}");
+                assert_eq!(marks(&port, 1).len(), 1, "slot {slot}");
+            }
+        },
+    );
+}
+
+/// What came for a slot before it was lent was for nobody, and who borrows it is told where the rest comes from.
+#[test]
+fn a_slot_is_empty_when_it_is_lent_for_the_first_time() {
+    in_own_namespace(
+        "slots::tests::a_slot_is_empty_when_it_is_lent_for_the_first_time",
+        || {
+            let mut slots = UdpSlots::open().unwrap();
+            let sender = borrow(&slots, 0);
+            for renewed in [false, true] {
+                for (slot, av) in [
+                    (3, path("127.0.0.1", "127.0.0.1")),
+                    (254, path("::1", "::1")),
+                ] {
+                    if renewed {
+                        assert_eq!(slots.renew(slot).unwrap(), Renewal::Ready);
+                    }
+                    for _ in 0..10 {
+                        sender.send(&av, &packet(slot, 0xDEAD)).unwrap();
+                    }
+                    // Packets of one sender arrive in their order: those have, when this has.
+                    let other = borrow(&slots, 9);
+                    sender.send(&av, &packet(9, 1)).unwrap();
+                    marks(&other, 1);
+                    let first = borrow(&slots, slot);
+                    assert_eq!(arrived(&first), []);
+                    sender.send(&av, &packet(slot, 2)).unwrap();
+                    // A second copy is the same socket, and takes nothing away.
+                    let found = marks(&borrow(&slots, slot), 1);
+                    assert_eq!(found.len(), 1);
+                    assert_eq!(
+                        (found[0].0.local, found[0].0.remote, found[0].1),
+                        (av.local, av.remote, 2)
+                    );
+                }
             }
         },
     );
@@ -502,13 +548,13 @@ fn a_window_of_the_largest_packets_fits_the_smallest_buffer() {
             let slots = UdpSlots::open().unwrap();
             for (ask, slot) in [(212_992, 3), (RECEIVE_BUFFER, 4)] {
                 set_option(
-                    slots.socket(slot).unwrap(),
+                    slots.lend(slot).unwrap().unwrap(),
                     libc::SOL_SOCKET,
                     libc::SO_RCVBUF,
                     ask,
                 )
                 .unwrap();
-                let size = socket2::SockRef::from(&slots.socket(slot).unwrap())
+                let size = socket2::SockRef::from(&slots.lend(slot).unwrap().unwrap())
                     .recv_buffer_size()
                     .unwrap();
                 for ip in ["127.0.0.1", "::1"] {

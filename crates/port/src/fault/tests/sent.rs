@@ -227,7 +227,12 @@ fn several_sets_of_rules_are_asked_in_order() {
 }
 
 fn udp(slots: &UdpSlots, slot: u8) -> Port {
-    let socket = slots.socket(slot).unwrap().try_clone_to_owned().unwrap();
+    let socket = slots
+        .lend(slot)
+        .unwrap()
+        .unwrap()
+        .try_clone_to_owned()
+        .unwrap();
     Port::Udp(UdpPort::new(slot, socket, ForwardToken(0x1234)).unwrap())
 }
 
