@@ -2,7 +2,8 @@
 # The rules of the C libraries (crates/capi/tests/c), shown by the same programs where they come from: Debian's libraries on a Linux kernel's
 # soft RoCE (lab/). A rule that does not hold there is wrong, unless its sentence says that it is about what is here only.
 #
-# OARLOCK_KERNEL_LAB is a folder made by lab/build; OARLOCK_KERNELS the kernels (default: all that are in it).
+# OARLOCK_KERNEL_LAB is a folder made by lab/build; OARLOCK_KERNELS the kernels (default: all that are in it),
+# OARLOCK_SAID-RELEASE a new folder for what the programs said.
 . "$(dirname "$0")/lib.sh"
 need qemu qemu-system-x86_64
 need qemu cpio
@@ -31,6 +32,7 @@ run_rules() {
     guest_done "$command" 300
   done
   rig_down
+  [ -z "${OARLOCK_SAID:-}" ] || cp -r "$share/said" "$OARLOCK_SAID-$1"
   python3 "$here/accept/programs/rules.py" "$sources" --said "$share/said" >"$work/rules.$1.out" || fail "kernel $1: $(cat "$work/rules.$1.out")"
   echo "kernel $(head -n 1 "$share/up"): $(tail -n 1 "$work/rules.$1.out")"
 }

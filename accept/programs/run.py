@@ -296,11 +296,12 @@ def main():
     options.add_argument("--jobs", type=int)
     options.add_argument("--planted", choices=["absent", "killed"])
     chosen = options.parse_args()
-    rows = []
+    rows, unfit = [], 0
     for row in load(chosen.rows):
         reason = missing(row)
         if reason:
             print(f"not run: {row['name']}: {reason}", file=sys.stderr)
+            unfit += 1
         else:
             rows.append(row)
     possible, impossible = cells(rows, chosen.only, chosen.place)
@@ -316,8 +317,8 @@ def main():
             print(f"    {line}")
     slowest = max(results, default={"row": "none", "place": "", "seconds": 0}, key=lambda r: r["seconds"])
     print(f"{'red' if chosen.planted else 'green'}={len(results) - len(bad)} of {len(results)} rows={len({r['row'] for r in results})} "
-          f"impossible={len(impossible)} slowest={slowest['row']} ({slowest['place']}) {slowest['seconds']} s")
-    sys.exit(1 if bad or not results else 0)
+          f"impossible={len(impossible)} not_run={unfit} slowest={slowest['row']} ({slowest['place']}) {slowest['seconds']} s")
+    sys.exit(1 if bad or not (results or unfit) else 0)
 
 
 if __name__ == "__main__":
