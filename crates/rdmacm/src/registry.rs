@@ -3,11 +3,13 @@
 
 use crate::identifier::Shared;
 use crate::multicast::Membership;
+use oarlock_port::fork::PerProcess;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-static ENTRIES: Mutex<Option<HashMap<u64, Entry>>> = Mutex::new(None);
+/// A forked child begins with none: no event of its parent's reaches it, and the lock may be held by a thread of the parent.
+static ENTRIES: PerProcess<Mutex<HashMap<u64, Entry>>> = PerProcess::new(|_| Mutex::default());
 
 enum Entry {
     Identifier(Weak<Shared>),
@@ -22,9 +24,9 @@ pub(crate) enum Found {
     Membership(Option<Arc<Membership>>, Arc<Shared>),
 }
 
-fn lock() -> MutexGuard<'static, Option<HashMap<u64, Entry>>> {
+fn lock() -> MutexGuard<'static, HashMap<u64, Entry>> {
     // Insert and remove leave the map whole.
-    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+    ENTRIES.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A value that nothing of this process had before; never 0, which means "not accepted yet" to the service.
@@ -35,12 +37,12 @@ pub(crate) fn next_uid() -> u64 {
 
 pub(crate) fn insert(uid: u64, shared: &Arc<Shared>) {
     let entry = Entry::Identifier(Arc::downgrade(shared));
-    lock().get_or_insert_default().insert(uid, entry);
+    lock().insert(uid, entry);
 }
 
 pub(crate) fn insert_join(uid: u64, membership: &Arc<Membership>, owner: &Arc<Shared>) {
     let entry = Entry::Membership(Arc::downgrade(membership), Arc::downgrade(owner));
-    lock().get_or_insert_default().insert(uid, entry);
+    lock().insert(uid, entry);
     let mut joins = owner.lock_joins();
     if joins.len() >= FEW {
         joins.retain(|&uid| is_known(uid));
@@ -53,19 +55,15 @@ const FEW: usize = 16;
 
 /// Takes what is known of an identifier, or of a membership of which no event can come any more.
 pub(crate) fn remove(uid: u64) {
-    if let Some(entries) = lock().as_mut() {
-        entries.remove(&uid);
-    }
+    lock().remove(&uid);
 }
 
 fn is_known(uid: u64) -> bool {
-    lock()
-        .as_ref()
-        .is_some_and(|entries| entries.contains_key(&uid))
+    lock().contains_key(&uid)
 }
 
 pub(crate) fn find(uid: u64) -> Option<Found> {
-    match lock().as_ref()?.get(&uid)? {
+    match lock().get(&uid)? {
         Entry::Identifier(shared) => Some(Found::Identifier(shared.upgrade()?)),
         Entry::Membership(membership, owner) => {
             Some(Found::Membership(membership.upgrade(), owner.upgrade()?))

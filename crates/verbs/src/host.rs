@@ -4,12 +4,13 @@ use std::error::Error as StdError;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use oarlock_device::{DeviceChange, DeviceInfo, DeviceLimits, Endpoint, PortSource};
 use oarlock_hostd::{self as hostd, DeviceChangeKind, Host};
 use oarlock_port::fault::DeviceFault;
+use oarlock_port::fork::PerProcess;
 use oarlock_port::{DeviceStatistics, Port};
 use oarlock_wire::{Gid, Guid, IbTimeout};
 
@@ -23,7 +24,12 @@ struct Open {
     contexts: Vec<(u32, Weak<Inner>)>,
 }
 
-static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+/// A forked child begins with nothing: what its parent has open is the parent's, and so is the lock.
+static OPEN: PerProcess<Mutex<Vec<Open>>> = PerProcess::new(|_| Mutex::default());
+
+fn all_open() -> MutexGuard<'static, Vec<Open>> {
+    OPEN.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Open {
     /// What is open of a device.
@@ -35,7 +41,7 @@ impl Open {
 
 /// The endpoint of this process on `host`, made when nobody has one: what all contexts on the host share.
 pub(crate) fn endpoint(host: &Host) -> Result<Arc<Endpoint>, Error> {
-    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = all_open();
     all.retain(|open| open.endpoint.strong_count() > 0);
     let known = all.iter().find(|open| open.host == host.id());
     if let Some(endpoint) = known.and_then(|open| open.endpoint.upgrade()) {
@@ -52,14 +58,14 @@ pub(crate) fn endpoint(host: &Host) -> Result<Arc<Endpoint>, Error> {
 }
 
 pub(crate) fn opened(host: &Host, index: u32) -> Option<Context> {
-    let all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all_open();
     let open = all.iter().find(|open| open.host == host.id())?;
     open.context(index).map(Context::from_inner)
 }
 
 pub(crate) fn open(host: &Host, index: u32) -> Result<Context, Error> {
     let (device, is_active) = find(host, index)?;
-    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = all_open();
     // What nobody holds any more goes.
     all.retain(|open| open.endpoint.strong_count() > 0);
     let known = all.iter_mut().find(|open| open.host == host.id());

@@ -4,12 +4,12 @@
 mod library;
 pub(crate) mod log;
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oarlock_device::Endpoint;
 use oarlock_hostd::Host;
-use oarlock_port::fork;
+use oarlock_port::fork::PerProcess;
 
 use crate::errno::Result;
 
@@ -34,10 +34,7 @@ impl Process {
 /// As [`Host::open`]. `ENODEV`: this is the second copy of the library in the process.
 pub(crate) fn current() -> Result<Process> {
     log::start();
-    let mut current = Generation::current()
-        .process
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(process) = &*current
         && !process.host.is_gone()
     {
@@ -70,37 +67,5 @@ fn open_host() -> Result<Host> {
     Ok(Host::private()?)
 }
 
-/// What belongs to this process and not to its parent. A fork may happen while another thread of the parent holds the lock:
-/// the child has a new one, and leaves the parent's things alone for good.
-struct Generation {
-    number: u32,
-    process: Mutex<Option<Process>>,
-}
-
-static GENERATION: AtomicPtr<Generation> = AtomicPtr::new(std::ptr::null_mut());
-
-impl Generation {
-    fn current() -> &'static Self {
-        let number = fork::generation();
-        loop {
-            let known = GENERATION.load(Ordering::Acquire);
-            // SAFETY: null, or a leaked box of below, which nobody frees.
-            if let Some(generation) = unsafe { known.as_ref() }
-                && generation.number == number
-            {
-                return generation;
-            }
-            let new = Box::into_raw(Box::new(Self {
-                number,
-                process: Mutex::new(None),
-            }));
-            if GENERATION
-                .compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire)
-                .is_err()
-            {
-                // SAFETY: nobody has seen it.
-                drop(unsafe { Box::from_raw(new) });
-            }
-        }
-    }
-}
+/// A forked child begins with none: what its parent has is the parent's, and another thread of the parent may hold the lock.
+static CURRENT: PerProcess<Mutex<Option<Process>>> = PerProcess::new(|_| Mutex::default());

@@ -4,6 +4,7 @@ use super::{Host, done};
 use crate::Error;
 use oarlock_port::Port;
 use oarlock_port::fault::{DeviceFault, Faults, PortFaults, Rules};
+use oarlock_port::fork::PerProcess;
 use oarlock_ucm::proto::{self, InjectFaults, Request};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -191,8 +192,12 @@ fn management_lines(record: &str) -> Option<String> {
 }
 
 fn environment() -> Result<Option<Arc<Setup>>, Error> {
-    static MADE: Mutex<Option<Arc<Setup>>> = Mutex::new(None);
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    // A forked child goes on with what its parent had, but not with a lock that a thread of the parent may hold.
+    static MADE: PerProcess<Mutex<Option<Arc<Setup>>>> = PerProcess::new(|parents| {
+        let known = parents.and_then(|parents| parents.try_lock().ok()?.clone());
+        Mutex::new(known)
+    });
+    let mut made = MADE.get().lock().unwrap_or_else(PoisonError::into_inner);
     if made.is_none() {
         *made = read_environment()?.map(Arc::new);
     }

@@ -172,9 +172,10 @@ impl Started {
     /// Whether the service has closed its standard error, which it does by ending. Waits a moment.
     fn has_ended(&mut self) -> bool {
         let mut fds = [PollFd::new(&self.stderr, PollFlags::IN)];
+        // A service is there some milliseconds after its start.
         let moment = Timespec {
             tv_sec: 0,
-            tv_nsec: 2_000_000,
+            tv_nsec: 500_000,
         };
         if !matches!(poll(&mut fds, Some(&moment)), Ok(n) if n > 0) {
             return false;
