@@ -280,9 +280,35 @@ struct Received {
     events: VecDeque<Event>,
     /// The end of the connection was taken.
     end_taken: bool,
+    /// Calls that wait for an outcome: what comes is theirs first.
+    calls: usize,
+}
+
+/// One call that waits for an outcome, from before it asks until it is done or dropped.
+#[must_use]
+pub(super) struct Claim<'a>(&'a Mailbox);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.lock().calls -= 1;
+        // What it has left is for whoever waits for what is left.
+        self.0.arrived.notify_waiters();
+    }
 }
 
 impl Mailbox {
+    /// Keeps what comes from [`next_unclaimed`](Self::next_unclaimed) until it is dropped.
+    pub(super) fn claim(&self) -> Claim<'_> {
+        self.lock().calls += 1;
+        Claim(self)
+    }
+
+    /// The next event that no call has waited for, as [`next`](Self::next).
+    pub(super) async fn next_unclaimed(&self, check: impl Fn() -> Result<()>) -> Result<Event> {
+        let is_free = |received: &Received| received.calls == 0;
+        self.wait_for(check, || self.take_if(is_free)).await
+    }
+
     /// The next event. Takes and returns it in one step. `check` says whether one can still come.
     pub(super) async fn next(&self, check: impl Fn() -> Result<()>) -> Result<Event> {
         self.wait_for(check, || self.take()).await
@@ -318,7 +344,14 @@ impl Mailbox {
     }
 
     fn take(&self) -> Option<Event> {
+        self.take_if(|_| true)
+    }
+
+    fn take_if(&self, may: impl Fn(&Received) -> bool) -> Option<Event> {
         let mut received = self.lock();
+        if !may(&received) {
+            return None;
+        }
         let mut event = received.events.pop_front()?;
         if channel::ends(event.number()) {
             received.end_taken = true;

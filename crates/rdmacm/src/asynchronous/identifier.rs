@@ -123,7 +123,8 @@ impl AsyncIdentifier {
         &self.id
     }
 
-    /// The next event that no call has waited for: the end of the connection, the outcome of a call that was cancelled.
+    /// The next event that no call has waited for: the end of the connection, the outcome of a call that was cancelled. While
+    /// another call of this identifier waits for its outcome, events are that call's.
     ///
     /// # Errors
     /// [`Error::ServiceGone`]; [`Error::RuntimeGone`]; [`Error::Closed`], as from every call that waits, when another handle
@@ -134,7 +135,8 @@ impl AsyncIdentifier {
     #[doc(alias = "rdma_get_cm_event")]
     pub async fn next_event(&self) -> Result<Event> {
         let _waiting = self.id.0.waiting();
-        self.event("next_event").await
+        let check = || self.check_can_come("next_event");
+        self.mailbox.next_unclaimed(check).await
     }
 
     async fn event(&self, call: &'static str) -> Result<Event> {
@@ -160,6 +162,7 @@ impl AsyncIdentifier {
         destination: SocketAddr,
         timeout: Duration,
     ) -> Result<()> {
+        let _claim = self.mailbox.claim();
         self.id.resolve_addr(source, destination, timeout)?;
         self.outcome(Awaited::AddressResolved).await
     }
@@ -173,6 +176,7 @@ impl AsyncIdentifier {
     /// Safe: the resolution goes on, and its outcome comes out of [`next_event`](Self::next_event).
     #[doc(alias = "rdma_resolve_route")]
     pub async fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        let _claim = self.mailbox.claim();
         self.id.resolve_route(timeout)?;
         self.outcome(Awaited::RouteResolved).await
     }
@@ -189,6 +193,7 @@ impl AsyncIdentifier {
     #[doc(alias = "rdma_connect")]
     pub async fn connect(&self, param: &ConnParam) -> Result<()> {
         let _waiting = self.id.0.waiting();
+        let _claim = self.mailbox.claim();
         self.id.connect(param)?;
         self.outcome(Awaited::Established).await
     }
@@ -204,6 +209,7 @@ impl AsyncIdentifier {
     #[doc(alias = "rdma_accept")]
     pub async fn accept(&self, param: &ConnParam) -> Result<()> {
         let _waiting = self.id.0.waiting();
+        let _claim = self.mailbox.claim();
         self.id.accept(param)?;
         self.outcome(Awaited::Established).await
     }
@@ -218,6 +224,7 @@ impl AsyncIdentifier {
     /// [`next_event`](Self::next_event).
     #[doc(alias = "rdma_connect")]
     pub async fn resolve_peer(&self, private_data: &[u8]) -> Result<UdParam> {
+        let _claim = self.mailbox.claim();
         self.id.ask_for_peer("resolve_peer", private_data)?;
         loop {
             if let Some(outcome) = peer_of(self.event("resolve_peer").await?) {
@@ -238,6 +245,7 @@ impl AsyncIdentifier {
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "rdma_join_multicast_ex")]
     pub async fn join_multicast(&self, group: SocketAddr, kind: JoinKind) -> Result<Multicast> {
+        let _claim = self.mailbox.claim();
         let multicast = self.id.begin_join(group, kind)?;
         loop {
             if let Some(outcome) = multicast.outcome(self.event("join_multicast").await?) {

@@ -259,3 +259,46 @@ fn an_injected_event_wakes_a_task() {
         assert_eq!(waiting.await.unwrap(), "RDMA_CM_EVENT_USER");
     });
 }
+
+/// A task that waits for the end of an identifier from its beginning takes no outcome from the calls beside it, and hears of
+/// a call that was given up.
+#[test]
+fn who_waits_for_what_is_left_takes_nothing_from_a_call() {
+    on_both(|host| async move {
+        let host = async_host(&host);
+        let listener = AsyncListener::bind(&host, any_port()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let passive = tokio::spawn(async move {
+            let accepted = std::sync::Arc::new(listener.get_request().await.unwrap());
+            let end = left(&accepted);
+            idle_queue_pair(accepted.id());
+            accepted.accept(&ConnParam::default()).await.unwrap();
+            end.await.unwrap()
+        });
+        let id = std::sync::Arc::new(AsyncIdentifier::new(&host, PortSpace::TCP).unwrap());
+        let end = left(&id);
+        tokio::task::yield_now().await;
+        id.resolve_addr(None, address, LONG).await.unwrap();
+        id.resolve_route(LONG).await.unwrap();
+        idle_queue_pair(id.id());
+        id.connect(&ConnParam::default()).await.unwrap();
+        id.disconnect().await.unwrap();
+        assert_eq!(end.await.unwrap(), "RDMA_CM_EVENT_DISCONNECTED");
+        assert_eq!(passive.await.unwrap(), "RDMA_CM_EVENT_DISCONNECTED");
+
+        let id = std::sync::Arc::new(AsyncIdentifier::new(&host, PortSpace::TCP).unwrap());
+        let outcome = left(&id);
+        let call = id.resolve_addr(None, address, LONG);
+        if cancelled_after(1, call).await.is_none() {
+            assert_eq!(outcome.await.unwrap(), "RDMA_CM_EVENT_ADDR_RESOLVED");
+        } else {
+            outcome.abort();
+        }
+    });
+}
+
+/// The name of the next event that no call waits for.
+fn left(id: &std::sync::Arc<AsyncIdentifier>) -> tokio::task::JoinHandle<&'static str> {
+    let id = std::sync::Arc::clone(id);
+    tokio::spawn(async move { id.next_event().await.unwrap().name() })
+}
