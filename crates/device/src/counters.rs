@@ -52,6 +52,8 @@ counters! {
     send_without_port,
     /// Failed attempts to receive from the port.
     receive_failed,
+    /// Packets of peers' WRITEs that were placed.
+    writes_placed,
     /// Received bytes that could not be placed.
     scatter_failed,
     /// Bytes to send that could not be read.

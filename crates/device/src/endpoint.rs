@@ -43,7 +43,9 @@ use crate::error::Error;
 use crate::event::DeviceChange;
 use crate::groups::{Group, Groups};
 use crate::lead::{Lead, Leading};
+use crate::linger::Linger;
 use crate::locks::{lock, read, write};
+use crate::mr::Ways;
 use crate::qp::{Overruns, QpInner, QpShared};
 use crate::qpn::QpnTable;
 use crate::receive::Receiver;
@@ -96,6 +98,7 @@ pub(crate) struct Core {
     armed: AtomicUsize,
     standing_back: AtomicBool,
     lead: Lead,
+    linger: Linger,
     watch: Watch,
     start: Instant,
     fork_generation: u32,
@@ -139,6 +142,7 @@ impl Endpoint {
             armed: AtomicUsize::new(0),
             standing_back: AtomicBool::new(false),
             lead: Lead::new()?,
+            linger: Linger::default(),
             watch: Watch::new()?,
             start: Instant::now(),
             fork_generation,
@@ -387,6 +391,23 @@ impl Core {
         result
     }
 
+    /// As [`with_qp`](Self::with_qp), for requests that are posted: what may wait for others to be posted does.
+    pub(crate) fn with_posting<T>(
+        self: &Arc<Self>,
+        qp: &Arc<QpShared>,
+        post: impl FnOnce(&mut QpInner) -> T,
+    ) -> T {
+        let mut inner = qp.lock();
+        let result = post(&mut inner);
+        if inner.transport.may_wait() {
+            return result;
+        }
+        let overruns = self.drive(qp, &mut inner);
+        drop(inner);
+        self.fail_overrun(overruns);
+        result
+    }
+
     /// Drains the outputs of a queue pair, as far as its turn goes: packets first, so that an acknowledgement has left
     /// before the completion is visible, then completions and events, then the deadline.
     pub(crate) fn drive(self: &Arc<Self>, qp: &Arc<QpShared>, inner: &mut QpInner) -> Overruns {
@@ -401,10 +422,15 @@ impl Core {
             let QpInner {
                 transport, held, ..
             } = &mut *inner;
-            let mut memory = QpMemory::new(qp, &self.counters, held);
             let standing = read(&self.port);
             let port = standing.as_deref();
-            let has_more = scratch.send_turn(transport, now, &mut memory, port, &self.counters);
+            let Scratch { bursts, outgoing } = &mut scratch;
+            let ways = Ways {
+                incoming: None,
+                outgoing: Some(outgoing),
+            };
+            let mut memory = QpMemory::new(qp, &self.counters, held, ways);
+            let has_more = bursts.send_turn(transport, now, &mut memory, port, &self.counters);
             drop(standing);
             lock(&self.scratch).push(scratch);
             if has_more {
@@ -446,6 +472,10 @@ impl Core {
 
     /// Handles the deadlines that have come.
     pub(crate) fn fire_timers(self: &Arc<Self>) {
+        if self.timers.has_due(self.now()) {
+            // What a deadline waits for may have arrived.
+            self.progress();
+        }
         let now = self.now();
         while let Some((due, whose)) = self.timers.pop_due(now) {
             let qp = match whose {
@@ -548,6 +578,10 @@ impl Core {
         self.lead.try_begin(self, port)
     }
 
+    pub(crate) fn lingering(&self) -> &Linger {
+        &self.linger
+    }
+
     pub(crate) fn lead(&self) -> &Lead {
         &self.lead
     }
@@ -582,6 +616,14 @@ impl Core {
             self.standing_back.store(false, Ordering::SeqCst);
         }
         stand_back
+    }
+
+    /// The program does not receive after all: the engine is to do so at once.
+    pub(crate) fn call_back(&self) {
+        self.polls.store(0, Ordering::Relaxed);
+        if self.standing_back.swap(false, Ordering::SeqCst) {
+            self.wake_engine();
+        }
     }
 
     pub(crate) fn resume(&self) {

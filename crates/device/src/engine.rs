@@ -7,15 +7,19 @@
 //!
 //! While the program polls busily, and nobody sleeps on a completion channel, the engine leaves
 //! the port alone for [`STAND_BACK`] at a time: otherwise every packet would wake it only to find
-//! the work done. While a thread waits for completions (`lead.rs`), it leaves the port to that one.
+//! the work done. A program that polls now and then, but waits for its packets otherwise (it looks at
+//! memory that its peer writes, or has no processor), is found out at the end of such a time, and the
+//! engine receives for a while. Such programs are helped besides (`linger.rs`). While a thread waits for completions
+//! (`lead.rs`), the engine leaves the port to that one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use oarlock_port::Port;
-use oarlock_port::thread::spawn_without_signals;
+use oarlock_port::thread::{spawn_without_signals, take_short_turns};
 use oarlock_wire::{Time, earliest};
 use rustix::event::{PollFd, PollFlags};
 
@@ -34,6 +38,7 @@ pub(crate) struct Signs {
 pub(crate) fn start(core: Arc<Core>, port: Arc<Port>, signs: Signs) -> io::Result<()> {
     // Detached: it ends by itself when the endpoint is dropped or the service gone.
     spawn_without_signals("oarlock-engine", move || {
+        take_short_turns();
         let ended = run(&core, &port, &signs);
         drop(port);
         if ended == Ended::ServiceGone {
@@ -51,6 +56,7 @@ enum Ended {
 }
 
 fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
+    let mut trust = Trust::default();
     loop {
         if core.is_stopped() {
             core.publish_statistics();
@@ -63,7 +69,9 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
         core.take_turns();
         let part = if core.lead().is_led() {
             Part::Led
-        } else if core.may_stand_back() {
+        } else if (trust.is_given(core.now()) || core.lingering().is_winning())
+            && core.may_stand_back()
+        {
             Part::StandBack
         } else {
             Part::Receive
@@ -85,7 +93,10 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
                     core.lead().lapsed();
                 }
                 if woken.port_readable {
-                    core.progress();
+                    core.progress_on_engine();
+                }
+                if part == Part::StandBack {
+                    trust.judge(core, port);
                 }
             }
             Err(error) => {
@@ -95,6 +106,53 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
             }
         }
     }
+}
+
+/// Whether a program that polls is trusted to take what arrives.
+struct Trust {
+    /// Not before.
+    from: Time,
+    /// How long it is withdrawn the next time.
+    pause: Duration,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self {
+            from: Time::ZERO,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+}
+
+impl Trust {
+    fn is_given(&self, now: Time) -> bool {
+        now >= self.from
+    }
+
+    /// At the end of a time in which the port was left to the program: withdraws trust if packets wait and nobody polls.
+    fn judge(&mut self, core: &Arc<Core>, port: &Port) {
+        if !is_readable(port) {
+            self.pause = SHORTEST_PAUSE;
+            return;
+        }
+        let before = core.polls.load(Ordering::Relaxed);
+        std::thread::sleep(GLANCE);
+        // A thread that is in the middle of receiving needs no help.
+        if core.polls.load(Ordering::Relaxed) != before || core.is_receiving() || !is_readable(port)
+        {
+            return;
+        }
+        core.lingering().doubt();
+        self.from = core.now() + self.pause;
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        core.progress_on_engine();
+    }
+}
+
+fn is_readable(port: &Port) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN)];
+    wait_readable(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
 /// What the engine does about the port while it sleeps.
@@ -164,5 +222,10 @@ fn sleep(
     })
 }
 
+/// A program that polls does so several times within this time.
+const GLANCE: Duration = Duration::from_micros(100);
+/// For how long the engine receives when it has found packets that nobody took: twice as long each time in a row.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// How long the engine leaves the port to a program that polls.
 pub(crate) const STAND_BACK: Duration = Duration::from_millis(1);

@@ -60,6 +60,7 @@ mod event;
 mod faults;
 mod groups;
 mod lead;
+mod linger;
 mod locks;
 mod mr;
 mod pd;

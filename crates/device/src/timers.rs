@@ -95,6 +95,12 @@ impl Timers {
         }
     }
 
+    /// Whether [`pop_due`](Self::pop_due) would find something.
+    pub(crate) fn has_due(&self, now: Time) -> bool {
+        let state = lock(&self.state);
+        state.heap.peek().is_some_and(|next| next.0.due <= now)
+    }
+
     /// Takes an entry that is due, with its time.
     pub(crate) fn pop_due(&self, now: Time) -> Option<(Time, Whose)> {
         let mut state = lock(&self.state);

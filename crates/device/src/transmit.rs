@@ -8,14 +8,22 @@ use oarlock_transport::{MAX_PACKET_LEN, Memory, PacketBuf};
 use oarlock_wire::{AddressVector, Time};
 
 use crate::counters::Counters;
+use crate::mr::Outgoing;
 use crate::transport::Transport;
 
-/// A buffer to build packets in; kept in a pool, since it is large.
+/// What a thread sends with; kept in a pool, since it is large.
+#[derive(Default)]
 pub(crate) struct Scratch {
+    pub(crate) bursts: Bursts,
+    pub(crate) outgoing: Outgoing,
+}
+
+/// A buffer to build packets in.
+pub(crate) struct Bursts {
     run: Box<[u8]>,
 }
 
-impl Default for Scratch {
+impl Default for Bursts {
     fn default() -> Self {
         // Behind a run that is as long as can be there is room for one more packet.
         Self {
@@ -57,7 +65,7 @@ impl Run {
     }
 }
 
-impl Scratch {
+impl Bursts {
     /// Takes the packets that `transport` has to send, at most [`TURN`]; whether there may be more. Without a port (the
     /// service is gone) they are counted and dropped, so that completions can follow.
     pub(crate) fn send_turn(

@@ -154,6 +154,22 @@ impl Transport {
         }
     }
 
+    /// Whether nothing needs to leave at once; see [`Rc::may_wait`]. Nobody acknowledges on the other services.
+    pub(crate) fn may_wait(&self) -> bool {
+        match self {
+            Self::Rc(rc) => rc.may_wait(),
+            Self::Uc(_) | Self::Ud(_) => false,
+        }
+    }
+
+    pub(crate) const fn has_sent_all(&self) -> bool {
+        match self {
+            Self::Rc(rc) => rc.has_sent_all(),
+            Self::Uc(uc) => uc.has_sent_all(),
+            Self::Ud(ud) => ud.has_sent_all(),
+        }
+    }
+
     pub(crate) fn has_output(&self) -> bool {
         match self {
             Self::Rc(rc) => rc.has_output(),

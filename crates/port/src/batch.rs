@@ -45,6 +45,13 @@ impl Batch {
             .map(|entry| (entry.av, &self.buffers[entry.buffer][entry.range.clone()]))
     }
 
+    /// The packet at this place, 0 being the first, as [`iter`](Self::iter) gives it.
+    #[must_use]
+    pub fn get(&self, place: usize) -> Option<(AddressVector, &[u8])> {
+        let entry = self.packets.get(place)?;
+        Some((entry.av, &self.buffers[entry.buffer][entry.range.clone()]))
+    }
+
     /// The faults that [rules](crate::fault) have for these packets and that are the receiver's to carry out.
     #[must_use]
     pub fn strikes(&self) -> Strikes<'_> {
@@ -103,6 +110,12 @@ pub(crate) struct Struck {
 }
 
 impl Strikes<'_> {
+    /// Whether there is none for the packets that have not been asked for yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// The fault that comes with the packet at this place, 0 being the first. The places of several calls must ascend.
     #[inline]
     pub fn at(&mut self, packet: usize) -> Option<DeviceFault> {

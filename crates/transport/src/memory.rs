@@ -94,6 +94,11 @@ pub trait Memory {
     /// The memory may not be read.
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError>;
 
+    /// The next call that copies will be followed by others for the same message, or the same READ, which go on where it ends
+    /// and want up to `more` bytes together, if nothing comes in between. An implementation to which copies are dear may copy
+    /// them with it; each is still asked for, and what cannot be copied then is an error then. Left out, it says nothing.
+    fn announce(&mut self, _more: u64) {}
+
     /// Whether the peer may access `len` bytes at `addr` so. Asked with the first packet of an operation for all of its
     /// bytes (never for none); the copies that follow check again.
     ///

@@ -197,6 +197,11 @@ impl<W: Copy> WorkQueue<W> {
         Some(wqe)
     }
 
+    /// Whether every request that was posted has come to an end that the program can know of.
+    pub(crate) const fn is_done(&self) -> bool {
+        self.outstanding == 0
+    }
+
     /// Counts a request that goes straight to its completion.
     pub(crate) const fn reserve(&mut self) {
         self.outstanding += 1;

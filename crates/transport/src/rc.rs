@@ -381,6 +381,12 @@ impl Rc {
         self.requester.next_deadline()
     }
 
+    /// Whether every request for the send queue that was posted so far has come to its end, and no completion of one waits
+    /// here.
+    pub const fn has_sent_all(&self) -> bool {
+        self.sq.is_done()
+    }
+
     /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) or
     /// [`poll_event`](Self::poll_event) may have something: lets a driver of many queue pairs skip the idle ones.
     #[must_use]

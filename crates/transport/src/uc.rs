@@ -385,6 +385,12 @@ impl Uc {
         self.pace.until().filter(|_| self.has_request())
     }
 
+    /// Whether every request for the send queue that was posted so far has come to its end, and no completion of one waits
+    /// here.
+    pub const fn has_sent_all(&self) -> bool {
+        self.common.sq.is_done()
+    }
+
     /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) or
     /// [`poll_event`](Self::poll_event) may have something.
     #[must_use]

@@ -330,6 +330,7 @@ impl Ud {
             solicited: packet.bth.solicited,
             src_qp: deth.src_qpn,
             has_grh: true,
+            is_ipv4: from.remote.to_ip().is_ipv4(),
             sl: from.service_level,
             ..Completion::success(wr_id, WcOpcode::RECV, false, length as u32)
         });
@@ -453,6 +454,12 @@ impl Ud {
     #[must_use]
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.common.events.pop_front()
+    }
+
+    /// Whether every request for the send queue that was posted so far has come to its end, and no completion of one waits
+    /// here.
+    pub const fn has_sent_all(&self) -> bool {
+        self.common.sq.is_done()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) or [`poll_completion`](Self::poll_completion) or

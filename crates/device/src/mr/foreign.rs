@@ -12,7 +12,7 @@ use std::io;
 
 use oarlock_transport::AtomicOp;
 
-use crate::sys::{Direction, MAX_RANGES, Range, copy_own, populate};
+use crate::sys::{Direction, MAX_RANGES, Mapped, Pipe, Range, copy_own, populate};
 
 use super::region::Piece;
 
@@ -97,6 +97,51 @@ impl ForeignMemory {
         })
     }
 
+    /// Copies what is on the shelf from `start` on to the pieces; returns how many bytes were copied before the first that is
+    /// not mapped and writable.
+    ///
+    /// # Errors
+    /// The kernel refuses the call as such.
+    pub(super) fn write_from(
+        &self,
+        shelf: &mut Mapped,
+        start: usize,
+        pieces: &[Piece],
+    ) -> io::Result<usize> {
+        let mut done = 0;
+        self.for_ranges(pieces, |ranges, total| {
+            if !self.writable {
+                return Ok(false);
+            }
+            // SAFETY: the ranges lie in the one that `new`'s caller gave for writing.
+            let copied = partial(unsafe { shelf.copy_to(start + done, ranges) })?;
+            done += copied;
+            Ok(copied == total)
+        })?;
+        Ok(done)
+    }
+
+    /// Copies from the pieces into `out`, which has as many bytes; `Ok(false)` if not all of it is mapped. `pipe`: by which
+    /// short pieces come.
+    ///
+    /// # Errors
+    /// The kernel refuses the call as such.
+    pub(super) fn read_by(
+        &self,
+        pipe: &mut Pipe,
+        pieces: &[Piece],
+        out: &mut [u8],
+    ) -> io::Result<bool> {
+        let mut rest = out;
+        self.for_ranges(pieces, |ranges, total| {
+            let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(total) else {
+                return Ok(false);
+            };
+            rest = later;
+            complete(pipe.copy_from(ranges, now), total)
+        })
+    }
+
     /// Copies from the pieces into `out`, which has as many bytes; `Ok(false)` if not all of it is mapped.
     ///
     /// # Errors
@@ -161,10 +206,14 @@ fn no_access() -> io::Error {
 }
 
 fn complete(copied: io::Result<usize>, wanted: usize) -> io::Result<bool> {
+    partial(copied).map(|copied| copied == wanted)
+}
+
+/// How much was copied: nothing, if the first byte could not be.
+fn partial(copied: io::Result<usize>) -> io::Result<usize> {
     match copied {
-        Ok(copied) => Ok(copied == wanted),
-        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+        copied => copied,
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use oarlock_transport::{
     AccessFlags, AtomicOp, BindWindow, HeldReceive, Memory, MemoryError, RemoteAccess, Sge,
 };
-use oarlock_wire::{LKey, Qpn, RKey};
+use oarlock_wire::{LKey, Packet, Qpn, RKey};
 
 use super::access::right_for;
+use super::ahead::{Fetched, Following, Incoming, Outgoing, Place, STORE, Ways};
 use super::keys::index_of;
 use super::region::{Entered, Piece, RegionInner, Registration};
 use super::table::{Entry, RegionTable};
@@ -27,10 +28,22 @@ pub(crate) struct PdMemory<'a> {
     counters: &'a Counters,
     /// What was looked up last. A message's packets, and the calls for one packet, name the same memory.
     last: Option<(u32, Entry)>,
+    incoming: Option<&'a mut Incoming>,
+    outgoing: Option<&'a mut Outgoing>,
+    following: Following<'a>,
+    fetched: Fetched,
+    /// What the engine says of the next copy.
+    announced: u64,
 }
 
 impl<'a> PdMemory<'a> {
-    pub(crate) fn new(regions: &'a RegionTable, pd: u32, qpn: Qpn, counters: &'a Counters) -> Self {
+    pub(crate) fn new(
+        regions: &'a RegionTable,
+        pd: u32,
+        qpn: Qpn,
+        counters: &'a Counters,
+        ways: Ways<'a>,
+    ) -> Self {
         Self {
             regions,
             pd,
@@ -38,7 +51,18 @@ impl<'a> PdMemory<'a> {
             qpn,
             counters,
             last: None,
+            incoming: ways.incoming,
+            outgoing: ways.outgoing,
+            following: Following::default(),
+            fetched: Fetched::default(),
+            announced: 0,
         }
+    }
+
+    /// From now on the packet in hand is one that is followed by these: the next of the same message, in their order. Of the
+    /// first one that is told of, all are new; then each is the first of those told of before.
+    pub(crate) fn go_on(&mut self, following: &'a [Packet<'a>]) {
+        self.following.go_on(following);
     }
 
     /// From now on remote keys are checked against protection domain `pd`: an XRC request's, which is its shared receive
@@ -54,6 +78,21 @@ impl<'a> PdMemory<'a> {
             self.last = Some((index, self.regions.get(key)?));
         }
         self.last.as_ref().map(|(_, entry)| entry)
+    }
+
+    /// Whether a copy to or from what `key` names is a system call. Of a window, whatever lies behind it.
+    fn is_foreign(&mut self, key: u32) -> bool {
+        match self.lookup(key) {
+            Some(Entry::Region(region)) => region.is_probably_foreign(),
+            Some(Entry::Window(_)) => true,
+            None => false,
+        }
+    }
+
+    /// As [`is_foreign`](Self::is_foreign), for the first element that names memory.
+    fn are_foreign(&mut self, sges: &[Sge]) -> bool {
+        let named = sges.iter().find(|sge| sge.len > 0);
+        named.is_some_and(|sge| self.is_foreign(sge.lkey.0))
     }
 
     /// Calls `copy(registration, pieces, from, to)` for the message bytes `[offset, offset + len)`, as many elements of one
@@ -179,6 +218,97 @@ impl<'a> PdMemory<'a> {
         }
     }
 
+    fn write(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let more = std::mem::take(&mut self.announced);
+        let place = Place::remote(rkey, addr);
+        if self.following.is_placed(place, data.len()) {
+            let range = (addr, data.len() as u64);
+            return self.with_remote(rkey, range, RemoteAccess::Write, |_, _, _| Ok(()));
+        }
+        if self.is_foreign(rkey.0)
+            && let Some(incoming) = self.incoming.take()
+        {
+            let is_placed = self.write_ahead(incoming, (rkey, addr), data, more);
+            self.incoming = Some(incoming);
+            if is_placed {
+                return Ok(());
+            }
+        }
+        self.write_checked(rkey, addr, data)
+    }
+
+    /// Places a packet's bytes and those of packets that follow; whether at least its own are in place.
+    fn write_ahead(
+        &mut self,
+        incoming: &mut Incoming,
+        (rkey, addr): (RKey, u64),
+        data: &[u8],
+        more: u64,
+    ) -> bool {
+        let Some(shelf) = incoming.shelf.mapped() else {
+            return false;
+        };
+        let total = self.following.load(data, more, shelf.bytes());
+        let range = (addr, total as u64);
+        let copied = self.with_remote(rkey, range, RemoteAccess::Write, |_, memory, piece| {
+            let pieces = memory.in_order(piece);
+            let copied = memory.place_from(shelf, 0, pieces.as_slice());
+            Ok(copied.inspect_err(refused).unwrap_or(0))
+        });
+        let place = Place::remote(rkey, addr);
+        copied.is_ok_and(|copied| self.following.note_placed(place, data.len(), copied))
+    }
+
+    fn read(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let more = std::mem::take(&mut self.announced);
+        let place = Place::remote(rkey, addr);
+        if self.fetched.has(place, out.len())
+            && let Some(outgoing) = self.outgoing.as_deref()
+        {
+            self.fetched.take(&outgoing.store, out);
+            let range = (addr, out.len() as u64);
+            return self.with_remote(rkey, range, RemoteAccess::Read, |_, _, _| Ok(()));
+        }
+        if self.is_foreign(rkey.0)
+            && let Some(outgoing) = self.outgoing.take()
+        {
+            let is_read = self.read_ahead(outgoing, (rkey, addr), out, more);
+            self.outgoing = Some(outgoing);
+            if is_read {
+                return Ok(());
+            }
+        }
+        self.read_checked(rkey, addr, out)
+    }
+
+    /// Fetches a packet's bytes and, if there are to be more, those as well; whether at least its own are fetched.
+    fn read_ahead(
+        &mut self,
+        outgoing: &mut Outgoing,
+        (rkey, addr): (RKey, u64),
+        out: &mut [u8],
+        more: u64,
+    ) -> bool {
+        let Outgoing { pipe, store } = outgoing;
+        let total = total_ahead(out, more);
+        let is_ahead = total > out.len();
+        let into = if is_ahead {
+            room_in(store, total)
+        } else {
+            &mut *out
+        };
+        let range = (addr, total as u64);
+        let read = self.with_remote(rkey, range, RemoteAccess::Read, |_, memory, piece| {
+            Ok(is_complete(memory.fetch_by(pipe, &[piece], into)))
+        });
+        let is_read = read == Ok(true);
+        if is_read && is_ahead {
+            self.fetched = Fetched::new(Place::remote(rkey, addr), total);
+            self.fetched.take(store, out);
+        }
+        is_read
+    }
+
     fn write_checked(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
         let len = data.len() as u64;
         self.with_remote(
@@ -213,14 +343,126 @@ impl<'a> PdMemory<'a> {
         offset: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
-        let placed = self.for_pieces(
+        let placed = self.scatter_somehow(pd, sges, offset, data);
+        placed.inspect_err(|_| self.counters.scatter_failed.add(1))
+    }
+
+    fn scatter_somehow(
+        &mut self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        self.announced = 0;
+        let message = (offset, data.len());
+        let place = Place::local(sges, offset);
+        if self.following.is_placed(place, data.len()) {
+            return self.for_pieces(pd, sges, message, Way::Place, |_, _, _, _| Ok(true));
+        }
+        if self.are_foreign(sges)
+            && let Some(incoming) = self.incoming.take()
+        {
+            let is_placed = self.scatter_ahead(incoming, (pd, sges), offset, data);
+            self.incoming = Some(incoming);
+            if is_placed {
+                return Ok(());
+            }
+        }
+        self.for_pieces(pd, sges, message, Way::Place, |memory, pieces, from, to| {
+            memory.place(pieces, &data[from..to])
+        })
+    }
+
+    /// Places a packet's bytes and those of packets that follow; whether at least its own are in place.
+    fn scatter_ahead(
+        &mut self,
+        incoming: &mut Incoming,
+        (pd, sges): (u32, &[Sge]),
+        offset: u64,
+        data: &[u8],
+    ) -> bool {
+        let Some(shelf) = incoming.shelf.mapped() else {
+            return false;
+        };
+        let room: u64 = sges.iter().map(|sge| u64::from(sge.len)).sum();
+        let more = room.saturating_sub(offset + data.len() as u64);
+        let total = self.following.load(data, more, shelf.bytes());
+        let mut copied = 0;
+        // If it fails, it has copied this much.
+        let _ = self.for_pieces(
             pd,
             sges,
-            (offset, data.len()),
+            (offset, total),
             Way::Place,
-            |memory, pieces, from, to| memory.place(pieces, &data[from..to]),
+            |memory, pieces, from, to| {
+                let some = memory.place_from(shelf, from, pieces)?;
+                copied += some;
+                Ok(some == to - from)
+            },
         );
-        placed.inspect_err(|_| self.counters.scatter_failed.add(1))
+        let place = Place::local(sges, offset);
+        self.following.note_placed(place, data.len(), copied)
+    }
+
+    fn gather_somehow(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        let more = std::mem::take(&mut self.announced);
+        let (pd, message) = (self.pd, (offset, out.len()));
+        if self.fetched.has(Place::local(sges, offset), out.len())
+            && let Some(outgoing) = self.outgoing.as_deref()
+        {
+            self.fetched.take(&outgoing.store, out);
+            return self.for_pieces(pd, sges, message, Way::Fetch, |_, _, _, _| Ok(true));
+        }
+        if self.are_foreign(sges)
+            && let Some(outgoing) = self.outgoing.take()
+        {
+            let is_fetched = self.gather_ahead(outgoing, sges, offset, out, more);
+            self.outgoing = Some(outgoing);
+            if is_fetched {
+                return Ok(());
+            }
+        }
+        self.for_pieces(pd, sges, message, Way::Fetch, |memory, pieces, from, to| {
+            memory.fetch(pieces, &mut out[from..to])
+        })
+    }
+
+    /// Fetches a packet's bytes and, if there are to be more, those as well; whether at least its own are fetched.
+    fn gather_ahead(
+        &mut self,
+        outgoing: &mut Outgoing,
+        sges: &[Sge],
+        offset: u64,
+        out: &mut [u8],
+        more: u64,
+    ) -> bool {
+        let Outgoing { pipe, store } = outgoing;
+        let total = total_ahead(out, more);
+        let is_ahead = total > out.len();
+        let into = if is_ahead {
+            room_in(store, total)
+        } else {
+            &mut *out
+        };
+        let message = (offset, total);
+        let fetched = self.for_pieces(
+            self.pd,
+            sges,
+            message,
+            Way::Fetch,
+            |memory, pieces, from, to| memory.fetch_by(pipe, pieces, &mut into[from..to]),
+        );
+        if fetched.is_ok() && is_ahead {
+            self.fetched = Fetched::new(Place::local(sges, offset), total);
+            self.fetched.take(store, out);
+        }
+        fetched.is_ok()
     }
 
     /// The window with this key, if it is of protection domain `pd`.
@@ -239,15 +481,12 @@ impl Memory for PdMemory<'_> {
     }
 
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        let message = (offset, out.len());
-        let fetched = self.for_pieces(
-            self.pd,
-            sges,
-            message,
-            Way::Fetch,
-            |memory, pieces, from, to| memory.fetch(pieces, &mut out[from..to]),
-        );
+        let fetched = self.gather_somehow(sges, offset, out);
         fetched.inspect_err(|_| self.counters.gather_failed.add(1))
+    }
+
+    fn announce(&mut self, more: u64) {
+        self.announced = more;
     }
 
     fn check_remote(
@@ -261,12 +500,12 @@ impl Memory for PdMemory<'_> {
     }
 
     fn write_remote(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        let placed = self.write_checked(rkey, addr, data);
+        let placed = self.write(rkey, addr, data);
         placed.inspect_err(|_| self.counters.scatter_failed.add(1))
     }
 
     fn read_remote(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        let fetched = self.read_checked(rkey, addr, out);
+        let fetched = self.read(rkey, addr, out);
         fetched.inspect_err(|_| self.counters.gather_failed.add(1))
     }
 
@@ -349,6 +588,19 @@ fn check_word(
         return Err(MemoryError::Misaligned { addr });
     }
     Ok(())
+}
+
+/// How many bytes to fetch for a packet, if `more` are to follow.
+fn total_ahead(out: &[u8], more: u64) -> usize {
+    let more = usize::try_from(more).unwrap_or(STORE);
+    out.len().saturating_add(more).min(STORE.max(out.len()))
+}
+
+fn room_in(store: &mut Box<[u8]>, len: usize) -> &mut [u8] {
+    if store.is_empty() {
+        *store = vec![0; STORE].into();
+    }
+    &mut store[..len]
 }
 
 /// Whether all was copied. The system refusing copies as such is told besides.

@@ -2,7 +2,7 @@
 //!
 //! A region is either memory of the library ([`Pd::allocate`](crate::Pd::allocate)), which lives as long as the region and
 //! is copied to plainly, or memory of the program ([`Pd::register`](crate::Pd::register)), which may vanish at any moment
-//! and is reached by `process_vm_readv`/`process_vm_writev` only. Either way a placement that cannot be done is an error,
+//! and is reached by system calls that fail where a plain copy would raise a signal (`foreign.rs`). Either way a placement that cannot be done is an error,
 //! never a SIGSEGV.
 //!
 //! ```text
@@ -12,7 +12,8 @@
 //!                          window.rs
 //! ```
 //! Every access (`memory.rs`) resolves its key anew, and checks protection domain, access right and bounds. It holds the
-//! guards while it copies: see `region.rs` for what that means for the program. A copy between two processes of one host
+//! guards while it copies: see `region.rs` for what that means for the program. Of memory of the program several packets' bytes
+//! are copied at once (`ahead.rs`). A copy between two processes of one host
 //! that leaves out packets does not exist yet: whoever sends, the bytes are placed by a thread of this process, so a sender
 //! that dies half-way leaves a message that never completes, and no copy under way.
 #![allow(
@@ -21,6 +22,7 @@
 )]
 
 mod access;
+mod ahead;
 mod content;
 mod foreign;
 mod keys;
@@ -42,6 +44,7 @@ use crate::error::Error;
 use owned::OwnedMemory;
 use region::RegionInner;
 
+pub(crate) use ahead::{Incoming, Outgoing, Ways};
 pub(crate) use memory::PdMemory;
 pub use oarlock_transport::AccessFlags as Access;
 pub use register::{Reregistration, Translation};

@@ -29,6 +29,7 @@ use super::owned::OwnedMemory;
 use super::table::RegionTable;
 use crate::error::Error;
 use crate::locks::{read, write};
+use crate::sys::{Mapped, Pipe};
 
 /// What the key table shares with the handle.
 pub(crate) struct RegionInner {
@@ -37,6 +38,8 @@ pub(crate) struct RegionInner {
     /// Whether placements take the guard exclusively. Changed with the guard held exclusively; read before it is taken, to
     /// choose how, and again under it.
     exclusive: AtomicBool,
+    /// Whether the memory is the program's. Changed as `exclusive` is; a hint for who does not hold the guard.
+    foreign: AtomicBool,
     /// How many windows are bound to the region. Grows with the guard held only.
     windows: AtomicUsize,
     guard: RwLock<Registration>,
@@ -72,6 +75,16 @@ impl Piece {
     }
 }
 
+/// See [`Registration::in_order`].
+pub(super) struct InOrder([Piece; 2]);
+
+impl InOrder {
+    /// Without a first one of no bytes.
+    pub(super) fn as_slice(&self) -> &[Piece] {
+        &self.0[usize::from(self.0[0].len == 0)..]
+    }
+}
+
 /// The guard of a region that is registered, held one way or the other.
 pub(super) enum Entered<'a> {
     Shared(RwLockReadGuard<'a, Registration>),
@@ -94,6 +107,7 @@ impl RegionInner {
         Self {
             closed: AtomicBool::new(false),
             exclusive: AtomicBool::new(registration.places_exclusively()),
+            foreign: AtomicBool::new(registration.is_foreign()),
             windows: AtomicUsize::new(0),
             guard: RwLock::new(registration),
         }
@@ -136,6 +150,11 @@ impl RegionInner {
         (!self.is_closed()).then_some(Entered::Shared(registration))
     }
 
+    /// Whether the memory is the program's, as far as can be told without the guard.
+    pub(super) fn is_probably_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Relaxed)
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -173,6 +192,8 @@ impl RegionInner {
         change(&mut registration);
         self.exclusive
             .store(registration.places_exclusively(), Ordering::Relaxed);
+        self.foreign
+            .store(registration.is_foreign(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -187,6 +208,10 @@ impl RegionInner {
 }
 
 impl Registration {
+    fn is_foreign(&self) -> bool {
+        matches!(self.backing, Backing::Foreign(_))
+    }
+
     fn places_exclusively(&self) -> bool {
         matches!(self.backing, Backing::Owned(_)) && is_offered(self.access)
     }
@@ -233,23 +258,56 @@ impl Registration {
 
     /// As [`place`](Self::place), so that the last word becomes visible last.
     pub(super) fn place_in_order(&self, piece: Piece, data: &[u8]) -> io::Result<bool> {
+        match &self.backing {
+            Backing::Foreign(memory) => memory.write(self.in_order(piece).as_slice(), data),
+            // Memory of the library is always written so.
+            Backing::Owned(_) => self.place(&[piece], data),
+        }
+    }
+
+    /// Copies what is on the shelf from `start` on to the pieces; returns how many bytes were copied before the first that
+    /// is not there.
+    pub(super) fn place_from(
+        &self,
+        shelf: &mut Mapped,
+        start: usize,
+        pieces: &[Piece],
+    ) -> io::Result<usize> {
+        match &self.backing {
+            Backing::Foreign(memory) => memory.write_from(shelf, start, pieces),
+            Backing::Owned(_) => {
+                let len = pieces.iter().map(|piece| piece.len).sum::<usize>();
+                let is_placed = self.place(pieces, &shelf.bytes()[start..start + len])?;
+                Ok(if is_placed { len } else { 0 })
+            }
+        }
+    }
+
+    /// A piece in two, the last of which is the last word, or what the piece has of it.
+    pub(super) fn in_order(&self, piece: Piece) -> InOrder {
         let end = self.address(piece.offset).wrapping_add(piece.len as u64);
         // The bytes behind the last multiple of 8, or the last 8.
-        let tail = (end.wrapping_sub(1) % 8) as usize + 1;
+        let tail = ((end.wrapping_sub(1) % 8) as usize + 1).min(piece.len);
+        let body = piece.len - tail;
+        InOrder([
+            Piece { len: body, ..piece },
+            Piece {
+                offset: piece.offset + body as u64,
+                len: tail,
+            },
+        ])
+    }
+
+    /// As [`fetch`](Self::fetch); short pieces of the program's memory come by the pipe.
+    pub(super) fn fetch_by(
+        &self,
+        pipe: &mut Pipe,
+        pieces: &[Piece],
+        out: &mut [u8],
+    ) -> io::Result<bool> {
         match &self.backing {
-            Backing::Foreign(memory) if tail < piece.len => {
-                let body = piece.len - tail;
-                let pieces = [
-                    Piece { len: body, ..piece },
-                    Piece {
-                        offset: piece.offset + body as u64,
-                        len: tail,
-                    },
-                ];
-                memory.write(&pieces, data)
-            }
-            // Memory of the library is always written so.
-            Backing::Owned(_) | Backing::Foreign(_) => self.place(&[piece], data),
+            Backing::Owned(_) => self.fetch(pieces, out),
+            Backing::Foreign(memory) => memory.read_by(pipe, pieces, out),
         }
     }
 

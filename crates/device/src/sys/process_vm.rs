@@ -36,19 +36,8 @@ pub(crate) unsafe fn copy_own(
     local: *mut u8,
     ranges: &[Range],
 ) -> io::Result<usize> {
-    const NONE: libc::iovec = libc::iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    };
-    let mut theirs = [NONE; MAX_RANGES];
-    let mut total = 0;
-    let mut count = 0;
-    for (vector, range) in theirs.iter_mut().zip(ranges) {
-        vector.iov_base = range.start as usize as *mut libc::c_void;
-        vector.iov_len = range.len;
-        total += range.len;
-        count += 1;
-    }
+    let (theirs, count) = vectors(ranges);
+    let total = ranges[..count].iter().map(|range| range.len).sum();
     let ours = libc::iovec {
         iov_base: local.cast(),
         iov_len: total,
@@ -59,12 +48,30 @@ pub(crate) unsafe fn copy_own(
         let pid = libc::getpid();
         let theirs = theirs.as_ptr();
         match direction {
-            Direction::Read => libc::process_vm_readv(pid, &ours, 1, theirs, count, 0),
-            Direction::Write => libc::process_vm_writev(pid, &ours, 1, theirs, count, 0),
+            Direction::Read => {
+                libc::process_vm_readv(pid, &ours, 1, theirs, count as libc::c_ulong, 0)
+            }
+            Direction::Write => {
+                libc::process_vm_writev(pid, &ours, 1, theirs, count as libc::c_ulong, 0)
+            }
         }
     };
     // A negative count is the only value that does not convert.
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}
+
+/// The ranges, at most [`MAX_RANGES`] of them, as the system's calls take them; and how many there are.
+pub(super) fn vectors(ranges: &[Range]) -> ([libc::iovec; MAX_RANGES], usize) {
+    const NONE: libc::iovec = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
+    let mut vectors = [NONE; MAX_RANGES];
+    for (vector, range) in vectors.iter_mut().zip(ranges) {
+        vector.iov_base = range.start as usize as *mut libc::c_void;
+        vector.iov_len = range.len;
+    }
+    (vectors, ranges.len().min(MAX_RANGES))
 }
 
 /// Faults in the pages of `[addr, addr + len)`, for writing if `write`; the range is page aligned.

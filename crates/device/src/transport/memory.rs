@@ -5,10 +5,10 @@ use std::sync::Arc;
 use oarlock_transport::{
     AtomicOp, BindWindow, HeldReceive, Memory, MemoryError, RemoteAccess, Sge, SharedReceive,
 };
-use oarlock_wire::{RKey, Srqn};
+use oarlock_wire::{Packet, RKey, Srqn};
 
 use crate::counters::Counters;
-use crate::mr::PdMemory;
+use crate::mr::{PdMemory, Ways};
 use crate::qp::QpShared;
 use crate::srq::SrqShared;
 
@@ -25,18 +25,21 @@ impl<'a> QpMemory<'a> {
         qp: &'a QpShared,
         counters: &'a Counters,
         held: &'a mut Option<Arc<SrqShared>>,
+        ways: Ways<'a>,
     ) -> Self {
+        let regions = qp.pd().context().regions();
         Self {
             qp,
             counters,
-            own: of_domain(qp, counters, qp.pd().id()),
+            own: PdMemory::new(regions, qp.pd().id(), qp.qpn(), counters, ways),
             held,
         }
     }
-}
 
-fn of_domain<'a>(qp: &'a QpShared, counters: &'a Counters, domain: u32) -> PdMemory<'a> {
-    PdMemory::new(qp.pd().context().regions(), domain, qp.qpn(), counters)
+    /// The packet in hand is followed by these; see [`PdMemory::go_on`].
+    pub(crate) fn go_on(&mut self, following: &'a [Packet<'a>]) {
+        self.own.go_on(following);
+    }
 }
 
 impl Memory for QpMemory<'_> {
@@ -46,6 +49,10 @@ impl Memory for QpMemory<'_> {
 
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         self.own.gather(sges, offset, out)
+    }
+
+    fn announce(&mut self, more: u64) {
+        self.own.announce(more);
     }
 
     fn check_remote(
@@ -59,7 +66,9 @@ impl Memory for QpMemory<'_> {
     }
 
     fn write_remote(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.own.write_remote(rkey, addr, data)
+        self.own.write_remote(rkey, addr, data)?;
+        self.counters.writes_placed.add(1);
+        Ok(())
     }
 
     fn read_remote(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
@@ -84,7 +93,7 @@ impl Memory for QpMemory<'_> {
         offset: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
-        of_domain(self.qp, self.counters, held.domain).scatter(&held.sges, offset, data)
+        self.own.scatter_held(held, offset, data)
     }
 
     fn select_shared(&mut self, srqn: Srqn) -> bool {

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use oarlock_device::{Access, Cqe, Error};
-use oarlock_transport::{QpAttr, QpState, WcStatus};
+use oarlock_transport::{QpAttr, QpState, RemoteAddress, SendOp, WcStatus};
 use rustix::mm::{MprotectFlags, ProtFlags};
 
+use crate::chaos::{REMOTE, linked, post};
 use crate::pages::{PAGE, Pages};
 use crate::support::{
     connected, connected_impatient, content, filled, pair, pattern, recv, send, whole,
@@ -84,6 +85,85 @@ fn memory_unmapped_in_the_middle_of_a_message_is_an_error_and_no_signal() {
     assert_eq!(a.collect_any(1)[0].completion.status, WcStatus::REM_OP_ERR);
     assert_eq!(b.counter("scatter_failed"), 1);
     assert_eq!(qb.state(), QpState::Error);
+}
+
+/// Their packets come and are placed in bursts: what is before the hole is there, and what is behind it is not.
+#[test]
+fn of_messages_that_arrive_together_the_one_that_meets_a_hole_fails() {
+    let (a, b) = pair();
+    let (qa, qb) = linked(&a, &b);
+    let target = Pages::new(12);
+    let region = target.register(&b, REMOTE).expect("register");
+    target.replace(6 * PAGE, PAGE, ProtFlags::empty());
+    let bytes = pattern(4, 12 * PAGE);
+    let source = filled(&a, &bytes);
+    for message in 0..3_u64 {
+        let (offset, len) = (message * 4 * PAGE as u64, 4 * PAGE as u32);
+        let to = RemoteAddress {
+            addr: region.iova() + offset,
+            rkey: region.rkey(),
+        };
+        post(
+            &qa,
+            message,
+            SendOp::Write(to),
+            Some((&source, offset, len)),
+        );
+    }
+    let ends: Vec<_> = a
+        .collect_any(3)
+        .iter()
+        .map(|cqe| (cqe.completion.wr_id, cqe.completion.status))
+        .collect();
+    let expected = [
+        (0, WcStatus::SUCCESS),
+        (1, WcStatus::REM_OP_ERR),
+        (2, WcStatus::WR_FLUSH_ERR),
+    ];
+    assert_eq!(ends, expected);
+    assert_eq!(b.counter("scatter_failed"), 1);
+    assert_eq!(qb.state(), QpState::Error);
+    assert!(target.bytes(0, 6 * PAGE) == bytes[..6 * PAGE]);
+    assert!(target.bytes(8 * PAGE, 4 * PAGE) == vec![0; 4 * PAGE]);
+}
+
+/// What is before the hole is sent, and the peer gets the message before it whole.
+#[test]
+fn of_messages_that_leave_together_the_one_that_meets_a_hole_fails() {
+    let (a, b) = pair();
+    let (qa, _qb) = linked(&a, &b);
+    let source = Pages::new(12);
+    let region = source.register(&a, Access::LOCAL_WRITE).expect("register");
+    let bytes = pattern(5, 4 * PAGE);
+    region.copy_in(0, &bytes).expect("mapped");
+    source.replace(6 * PAGE, PAGE, ProtFlags::empty());
+    let target = b.pd.allocate(12 * PAGE, REMOTE).expect("region");
+    for message in 0..3_u64 {
+        let (offset, len) = (message * 4 * PAGE as u64, 4 * PAGE as u32);
+        let to = RemoteAddress {
+            addr: target.iova() + offset,
+            rkey: target.rkey(),
+        };
+        post(
+            &qa,
+            message,
+            SendOp::Write(to),
+            Some((&region, offset, len)),
+        );
+    }
+    let ends: Vec<_> = a
+        .collect_any(3)
+        .iter()
+        .map(|cqe| (cqe.completion.wr_id, cqe.completion.status))
+        .collect();
+    let expected = [
+        (0, WcStatus::SUCCESS),
+        (1, WcStatus::LOC_PROT_ERR),
+        (2, WcStatus::WR_FLUSH_ERR),
+    ];
+    assert_eq!(ends, expected);
+    assert!(content(&target)[..4 * PAGE] == bytes);
+    assert_eq!(content(&target)[8 * PAGE..], vec![0; 4 * PAGE]);
 }
 
 #[test]

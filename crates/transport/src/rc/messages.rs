@@ -102,6 +102,7 @@ impl Rc {
                 .map_err(|error| Refusal::remote_memory(error, receive))?;
         }
         if len > 0 {
+            memory.announce(u64::from(write.left) - len);
             memory
                 .write_remote(write.rkey, write.addr, packet.payload)
                 .map_err(|error| Refusal::remote_memory(error, receive))?;

@@ -151,6 +151,36 @@ impl Rc {
         self.next_step().is_some()
     }
 
+    /// Whether there is nothing to do at once: the next request is one short packet, and many are on their way already whose
+    /// acknowledgement will come soon, or their timeout. A caller that may be about to post more can leave it to that moment,
+    /// when all that has been posted by then leaves in one burst.
+    pub fn may_wait(&self) -> bool {
+        let requester = &self.requester;
+        self.state == QpState::Rts
+            && requester.packets_waiting() >= STREAM
+            && requester.timers.is_set(Timer::Ack)
+            && requester.packet == 0
+            && !requester.in_flight.next_is_repetition()
+            && self.responder.responses.is_empty()
+            && self.completions.is_empty()
+            && self.events.is_empty()
+            && requester.cursor != self.sq.tail()
+            && self.is_short(self.sq.get(requester.cursor))
+    }
+
+    fn is_short(&self, wqe: &SendWqe<Way>) -> bool {
+        use SendOp as O;
+        let is_message = matches!(
+            wqe.op,
+            O::Send
+                | O::SendWithImm(_)
+                | O::SendWithInvalidate(_)
+                | O::Write(_)
+                | O::WriteWithImm(..)
+        );
+        is_message && wqe.length <= self.mtu
+    }
+
     /// What the entry at the cursor may do now.
     #[inline]
     pub(super) fn next_step(&self) -> Option<Step> {
@@ -277,6 +307,9 @@ impl Rc {
 
 /// IBA Vol. 1 ch. 9 "Transport timer": the interval is at least the timeout and at most four times as long.
 const LARGEST_ACK_FACTOR_LOG: u32 = 2;
+
+/// Packets on their way behind which a short request may wait. Who waits for answers has fewer.
+const STREAM: u32 = 16;
 
 const fn atomic_eth(remote: RemoteAddress, swap_add: u64, compare: u64) -> AtomicEth {
     AtomicEth {

@@ -38,6 +38,9 @@ impl Rc {
         if is_first || is_last {
             put_message_headers(&mut headers, wqe, is_first, is_last);
         }
+        let behind = u64::from(wqe.length) - offset - payload_len as u64;
+        let room = self.config.window - self.requester.packets_waiting() - 1;
+        memory.announce(behind.min(u64::from(room) * u64::from(self.mtu)));
         if let Err(error) = source.read(memory, offset, headers.payload()) {
             self.requester.unreadable = Some((serial, error.into()));
             self.fail_unreadable();

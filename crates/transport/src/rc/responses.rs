@@ -315,6 +315,7 @@ impl Rc {
             {
                 return Err(MemoryError::InvalidRemoteKey(job.rkey));
             }
+            memory.announce((job.left as usize - payload_len) as u64);
             memory.read_remote(job.rkey, job.addr, headers.payload())?;
         }
         let len = headers.finish();

@@ -72,6 +72,7 @@ impl Uc {
         let header_len = emit(&header, payload_len, out);
         let end = header_len + payload_len;
         let source = self.common.sq.source(self.common.sq.head());
+        memory.announce(rest - payload_len as u64);
         if let Err(error) = source.read(memory, offset, &mut out[header_len..end]) {
             self.common.counters.count(Counter::LocalAccessErrors);
             self.fail_head(WcStatus::LOC_PROT_ERR, error.into());

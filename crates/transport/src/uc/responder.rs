@@ -182,6 +182,7 @@ impl Uc {
             return Err(Refusal::Drop(Counter::DroppedReceiverNotReady));
         }
         if len > 0 {
+            memory.announce((write.left - len).into());
             memory
                 .write_remote(write.rkey, write.addr, packet.payload)
                 .map_err(|error| Refusal::Drop(remote_reason(error)))?;

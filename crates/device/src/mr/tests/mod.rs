@@ -1,5 +1,6 @@
 //! Keys, rights, bounds and guards, without a packet. What needs no system call also runs under Miri.
 
+mod ahead;
 mod local;
 mod registration;
 mod remote;
@@ -94,12 +95,16 @@ impl Domain {
         register::enter(&self.regions, 1000, addr, registration).expect("there is room")
     }
 
+    fn memory_by<'a>(&'a self, ways: Ways<'a>) -> PdMemory<'a> {
+        PdMemory::new(&self.regions, PD, QPN, &self.counters, ways)
+    }
+
     fn memory(&self) -> PdMemory<'_> {
         self.memory_of(PD, QPN)
     }
 
     fn memory_of(&self, pd: u32, qpn: Qpn) -> PdMemory<'_> {
-        PdMemory::new(&self.regions, pd, qpn, &self.counters)
+        PdMemory::new(&self.regions, pd, qpn, &self.counters, Ways::NONE)
     }
 }
 
@@ -134,6 +139,14 @@ impl Pages {
     fn protect(&self, flags: rustix::mm::MprotectFlags) {
         // SAFETY: our own mapping, without references to it.
         unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, flags) }
+            .expect("mprotect");
+    }
+
+    /// Protects one page.
+    fn protect_one(&self, page: usize, flags: rustix::mm::MprotectFlags) {
+        assert!(page < self.len / PAGE);
+        // SAFETY: a page of our own mapping, without references to it.
+        unsafe { rustix::mm::mprotect(self.start.as_ptr().add(page * PAGE).cast(), PAGE, flags) }
             .expect("mprotect");
     }
 

@@ -311,10 +311,18 @@ fn bytes_of_every_length_are_placed_in_memory_of_the_program() {
     }
 }
 
-/// A program that polls the last word of a placement finds the other bytes there.
+/// A program that polls the last word of a placement finds the other bytes there, whatever the way.
 #[test]
 #[cfg_attr(miri, ignore = "system calls, and a race on purpose")]
 fn the_last_word_of_a_placement_becomes_visible_last() {
+    last_word_is_last(|_| Ways::NONE);
+    last_word_is_last(|way| Ways {
+        incoming: Some(way),
+        outgoing: None,
+    });
+}
+
+fn last_word_is_last(ways: fn(&mut Incoming) -> Ways<'_>) {
     use std::sync::atomic::{AtomicU64, Ordering};
     let domain = Domain::new();
     let pages = Pages::new(1);
@@ -327,7 +335,8 @@ fn the_last_word_of_a_placement_becomes_visible_last() {
     let rounds = 3000u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut memory = domain.memory();
+            let mut way = Incoming::default();
+            let mut memory = domain.memory_by(ways(&mut way));
             for round in 1..=rounds {
                 let packet = round.to_ne_bytes().repeat(PAGE / 8);
                 memory

@@ -1,0 +1,190 @@
+//! Copies to and from memory of the program that do more than one packet at a time.
+//!
+//! Each costs a system call, whose price is that of copying many kilobytes. Packets of one message come in bursts and leave in
+//! bursts, so:
+//! - with the first packet of a burst that is placed, the payloads of those behind it are placed too, which the device has
+//!   found to be the next of the same message ([`Incoming`]). When their turn comes each is checked as if nothing had
+//!   happened, and only the copy is left out. What could not be placed is tried again then: so each packet meets its own
+//!   fate, and the packets before it are not harmed.
+//! - with the first packet that is fetched, bytes of those are fetched that the engine announces
+//!   ([`Memory::announce`](oarlock_transport::Memory::announce)), into a buffer from which they are taken when their packets
+//!   are built ([`Outgoing`]). Nothing of it is kept for the next time that the queue pair is locked.
+
+use oarlock_transport::{MAX_PACKET_LEN, Sge};
+use oarlock_wire::{Packet, RKey};
+
+use crate::sys::{Pipe, Shelf};
+
+/// What is placed by.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    pub(super) shelf: Shelf,
+}
+
+/// What is fetched by.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(super) pipe: Pipe,
+    /// Bytes fetched ahead; empty until the first time.
+    pub(super) store: Box<[u8]>,
+}
+
+/// The two together.
+pub(crate) struct Ways<'a> {
+    /// For placing; without it each packet is placed by itself.
+    pub(crate) incoming: Option<&'a mut Incoming>,
+    /// For fetching; without it each packet is fetched by itself.
+    pub(crate) outgoing: Option<&'a mut Outgoing>,
+}
+
+#[cfg(test)]
+impl Ways<'_> {
+    /// Neither.
+    pub(super) const NONE: Self = Self {
+        incoming: None,
+        outgoing: None,
+    };
+}
+
+/// Where bytes of a message belong.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Place {
+    memory: Named,
+    /// Address, or how far into the message.
+    at: u64,
+}
+
+/// Memory as a message names it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Named {
+    #[default]
+    Nothing,
+    Remote(RKey),
+    /// The first element of a list.
+    Local(Sge),
+}
+
+impl Place {
+    pub(super) const fn remote(rkey: RKey, addr: u64) -> Self {
+        Self {
+            memory: Named::Remote(rkey),
+            at: addr,
+        }
+    }
+
+    pub(super) fn local(sges: &[Sge], offset: u64) -> Self {
+        let first = sges.first().copied();
+        Self {
+            memory: first.map_or(Named::Nothing, Named::Local),
+            at: offset,
+        }
+    }
+
+    const fn behind(self, len: usize) -> Self {
+        Self {
+            memory: self.memory,
+            at: self.at.wrapping_add(len as u64),
+        }
+    }
+}
+
+/// Packets that follow the one in hand, and how many of them are in place.
+#[derive(Default)]
+pub(super) struct Following<'a> {
+    packets: &'a [Packet<'a>],
+    /// Counting the packet in hand.
+    placed: usize,
+    /// Where the next of those begins.
+    next: Place,
+}
+
+impl<'a> Following<'a> {
+    /// The next packet is in hand, and these follow it.
+    pub(super) const fn go_on(&mut self, packets: &'a [Packet<'a>]) {
+        self.packets = packets;
+        self.placed = self.placed.saturating_sub(1);
+    }
+
+    /// Whether the packet in hand is in place already, if that is where it belongs.
+    pub(super) fn is_placed(&mut self, place: Place, len: usize) -> bool {
+        let is_placed = self.placed > 0 && place == self.next;
+        if is_placed {
+            self.next = place.behind(len);
+        } else {
+            self.placed = 0;
+        }
+        is_placed
+    }
+
+    /// Puts the packet in hand on the shelf, and as many of those that follow as there is room for and as have no more than
+    /// `more` bytes together; returns how many bytes they all are.
+    pub(super) fn load(&self, data: &[u8], more: u64, shelf: &mut [u8]) -> usize {
+        shelf[..data.len()].copy_from_slice(data);
+        let limit = usize::try_from(more).map_or(shelf.len(), |more| {
+            shelf.len().min(data.len().saturating_add(more))
+        });
+        let mut end = data.len();
+        for packet in self.packets {
+            let next = end + packet.payload.len();
+            if next > limit {
+                break;
+            }
+            shelf[end..next].copy_from_slice(packet.payload);
+            end = next;
+        }
+        end
+    }
+
+    /// So many bytes from `place` on are in place now, the first `len` of which are those of the packet in hand; whether
+    /// these are.
+    pub(super) fn note_placed(&mut self, place: Place, len: usize, copied: usize) -> bool {
+        if copied < len {
+            return false;
+        }
+        let mut rest = copied - len;
+        let whole = self.packets.iter().take_while(|packet| {
+            let left = rest.checked_sub(packet.payload.len());
+            rest = left.unwrap_or(rest);
+            left.is_some()
+        });
+        self.placed = 1 + whole.count();
+        self.next = place.behind(len);
+        true
+    }
+}
+
+/// What of a message has been fetched ahead.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Fetched {
+    place: Place,
+    start: usize,
+    end: usize,
+}
+
+impl Fetched {
+    /// So many bytes from `place` on are in the store.
+    pub(super) const fn new(place: Place, len: usize) -> Self {
+        Self {
+            place,
+            start: 0,
+            end: len,
+        }
+    }
+
+    pub(super) fn has(&self, place: Place, len: usize) -> bool {
+        self.place == place && len > 0 && self.end - self.start >= len
+    }
+
+    /// Takes the next bytes out of the store.
+    pub(super) fn take(&mut self, store: &[u8], out: &mut [u8]) {
+        let end = self.start + out.len();
+        out.copy_from_slice(&store[self.start..end]);
+        self.start = end;
+        self.place = self.place.behind(out.len());
+    }
+}
+
+/// Room for what a burst carries.
+pub(super) const STORE: usize = Shelf::LEN;
+
+const _: () = assert!(MAX_PACKET_LEN <= STORE);

@@ -1,0 +1,357 @@
+//! Copies that do more than one packet at a time: what each packet meets is what it would meet by itself.
+
+use oarlock_wire::{Bth, Opcode, Packet, PacketHeader, Psn};
+use rustix::mm::MprotectFlags;
+
+use super::*;
+
+const FULL: usize = PAGE;
+
+/// The payloads of a WRITE of so many pages, each page of one letter.
+fn payloads(pages: usize) -> Vec<Vec<u8>> {
+    (0..pages)
+        .map(|page| vec![b'a' + page as u8; FULL])
+        .collect()
+}
+
+fn packets(payloads: &[Vec<u8>]) -> Vec<Packet<'_>> {
+    let packet = |(psn, payload)| {
+        let psn = Psn::truncate(u32::try_from(psn).expect("few"));
+        let bth = Bth::new(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, psn);
+        PacketHeader::new(bth).packet(payload)
+    };
+    let payloads = payloads.iter().map(Vec::as_slice);
+    payloads.enumerate().map(packet).collect()
+}
+
+fn incoming(way: &mut Incoming) -> Ways<'_> {
+    Ways {
+        incoming: Some(way),
+        outgoing: None,
+    }
+}
+
+fn outgoing(way: &mut Outgoing) -> Ways<'_> {
+    Ways {
+        incoming: None,
+        outgoing: Some(way),
+    }
+}
+
+fn content(region: &Region, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    region.copy_out(offset as u64, &mut bytes).expect("mapped");
+    bytes
+}
+
+/// Gives the packets to `place` one after the other, each with those that follow it in hand.
+fn each<'a, T>(
+    memory: &mut PdMemory<'a>,
+    packets: &'a [Packet<'a>],
+    mut place: impl FnMut(&mut PdMemory<'a>, usize, &Packet<'a>) -> T,
+) -> Vec<T> {
+    let one = |(index, packet)| {
+        memory.go_on(&packets[index + 1..]);
+        place(memory, index, packet)
+    };
+    packets.iter().enumerate().map(one).collect()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn the_first_packet_of_a_burst_brings_the_others_and_each_is_still_asked_for() {
+    let domain = Domain::new();
+    let pages = Pages::new(4);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(4), Incoming::default());
+    let packets = packets(&payloads);
+    let mut memory = domain.memory_by(incoming(&mut way));
+    let placed = each(&mut memory, &packets, |memory, index, packet| {
+        let rest = (packets.len() - index - 1) * FULL;
+        memory.announce(rest as u64);
+        let addr = region.iova() + (index * FULL) as u64;
+        memory.write_remote(region.rkey(), addr, packet.payload)?;
+        Ok::<_, MemoryError>(content(&region, 0, pages.len))
+    });
+    let whole = payloads.concat();
+    for seen in placed {
+        assert!(
+            seen.expect("mapped") == whole,
+            "all of it, from the first on"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn of_a_burst_no_more_is_placed_than_the_message_has() {
+    let domain = Domain::new();
+    let pages = Pages::new(4);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(4), Incoming::default());
+    let packets = packets(&payloads);
+    let mut memory = domain.memory_by(incoming(&mut way));
+    memory.go_on(&packets[1..]);
+    memory.announce(2 * FULL as u64 - 1);
+    memory
+        .write_remote(region.rkey(), region.iova(), packets[0].payload)
+        .expect("mapped");
+    assert_eq!(content(&region, 0, 2 * FULL), payloads[..2].concat());
+    assert_eq!(content(&region, 2 * FULL, 2 * FULL), vec![0; 2 * FULL]);
+}
+
+/// Writing: the packets up to the hole are placed, the one that meets it fails, and what follows is what it is.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn memory_that_vanishes_within_a_burst_fails_the_packet_that_needs_it() {
+    let domain = Domain::new();
+    let pages = Pages::new(5);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(5), Incoming::default());
+    let packets = packets(&payloads);
+    pages.protect_one(2, MprotectFlags::READ);
+    let mut memory = domain.memory_by(incoming(&mut way));
+    let placed = each(&mut memory, &packets, |memory, index, packet| {
+        memory.announce(((packets.len() - index - 1) * FULL) as u64);
+        let addr = region.iova() + (index * FULL) as u64;
+        memory.write_remote(region.rkey(), addr, packet.payload)
+    });
+    let gone = MemoryError::Unmapped {
+        addr: region.iova() + 2 * FULL as u64,
+        len: FULL as u64,
+    };
+    assert_eq!(placed, [Ok(()), Ok(()), Err(gone), Ok(()), Ok(())]);
+    assert_eq!(domain.counters.scatter_failed.get(), 1);
+    let mut whole = payloads.concat();
+    whole[2 * FULL..3 * FULL].fill(0);
+    assert!(content(&region, 0, pages.len) == whole);
+}
+
+/// The first packet of a burst may be the one that fails; and memory may come back before its packet does.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn each_packet_of_a_burst_meets_the_memory_of_its_own_moment() {
+    let domain = Domain::new();
+    let pages = Pages::new(3);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(3), Incoming::default());
+    let packets = packets(&payloads);
+    for page in 0..3 {
+        pages.protect_one(page, MprotectFlags::empty());
+    }
+    let mut memory = domain.memory_by(incoming(&mut way));
+    let placed = each(&mut memory, &packets, |memory, index, packet| {
+        memory.announce(((packets.len() - index - 1) * FULL) as u64);
+        let addr = region.iova() + (index * FULL) as u64;
+        let placed = memory.write_remote(region.rkey(), addr, packet.payload);
+        let open = MprotectFlags::READ | MprotectFlags::WRITE;
+        (0..3).for_each(|page| pages.protect_one(page, open));
+        placed.is_ok()
+    });
+    assert_eq!(placed, [false, true, true]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn a_key_that_is_taken_away_within_a_burst_works_no_more() {
+    let domain = Domain::new();
+    let pages = Pages::new(3);
+    let mut region = Some(domain.foreign(&pages, ALL));
+    let (rkey, iova) = region.as_ref().map(|r| (r.rkey(), r.iova())).expect("some");
+    let (payloads, mut way) = (payloads(3), Incoming::default());
+    let packets = packets(&payloads);
+    let mut memory = domain.memory_by(incoming(&mut way));
+    let placed = each(&mut memory, &packets, |memory, index, packet| {
+        memory.announce(((packets.len() - index - 1) * FULL) as u64);
+        let placed = memory.write_remote(rkey, iova + (index * FULL) as u64, packet.payload);
+        if let Some(region) = region.take() {
+            region.deregister().expect("no window");
+        }
+        placed
+    });
+    let unknown = MemoryError::InvalidRemoteKey(rkey);
+    assert_eq!(placed, [Ok(()), Err(unknown), Err(unknown)]);
+}
+
+/// What was placed ahead counts for the place where it belongs only.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn a_packet_that_goes_elsewhere_is_placed_there() {
+    let domain = Domain::new();
+    let pages = Pages::new(4);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(2), Incoming::default());
+    let packets = packets(&payloads);
+    let mut memory = domain.memory_by(incoming(&mut way));
+    memory.go_on(&packets[1..]);
+    memory.announce(FULL as u64);
+    let (rkey, iova) = (region.rkey(), region.iova());
+    memory
+        .write_remote(rkey, iova, packets[0].payload)
+        .expect("mapped");
+    memory.go_on(&[]);
+    let elsewhere = iova + 3 * FULL as u64;
+    memory
+        .write_remote(rkey, elsewhere, packets[1].payload)
+        .expect("mapped");
+    assert_eq!(content(&region, 3 * FULL, FULL), payloads[1]);
+}
+
+/// A list over the program's memory and the library's; the burst crosses from one to the other within a packet.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn a_burst_is_scattered_over_memory_of_both_kinds() {
+    let domain = Domain::new();
+    let pages = Pages::new(2);
+    let theirs = domain.foreign(&pages, ALL);
+    let ours = domain.region(3 * FULL, LOCAL);
+    let (payloads, mut way) = (payloads(3), Incoming::default());
+    let packets = packets(&payloads);
+    let first = FULL + 100;
+    let sges = [
+        theirs.sge(0, first as u32),
+        theirs.sge(first as u64, 0),
+        ours.sge(0, 2 * FULL as u32),
+    ];
+    let mut memory = domain.memory_by(incoming(&mut way));
+    let placed = each(&mut memory, &packets, |memory, index, packet| {
+        memory.scatter(&sges, (index * FULL) as u64, packet.payload)
+    });
+    assert_eq!(placed, [Ok(()); 3]);
+    let whole = payloads.concat();
+    assert!(content(&theirs, 0, first) == whole[..first]);
+    assert!(content(&ours, 0, whole.len() - first) == whole[first..]);
+}
+
+/// An element that is wrong fails the packet that needs it, not the one before it; and a list that is too short for the
+/// burst takes what it has room for.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn a_list_that_is_wrong_further_on_does_not_harm_the_packet_in_hand() {
+    let domain = Domain::new();
+    let pages = Pages::new(4);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(3), Incoming::default());
+    let packets = packets(&payloads);
+    let mut wrong = region.sge(0, 2 * FULL as u32);
+    wrong.addr = region.iova() + 3 * FULL as u64;
+    for second in [
+        wrong,
+        Sge {
+            lkey: LKey(!0),
+            ..wrong
+        },
+    ] {
+        let sges = [region.sge(0, FULL as u32), second];
+        let mut memory = domain.memory_by(incoming(&mut way));
+        let placed = each(&mut memory, &packets, |memory, index, packet| {
+            memory
+                .scatter(&sges, (index * FULL) as u64, packet.payload)
+                .is_ok()
+        });
+        assert_eq!(placed, [true, false, false]);
+    }
+    let short = [region.sge(0, 2 * FULL as u32)];
+    let mut memory = domain.memory_by(incoming(&mut way));
+    let placed = each(&mut memory, &packets, |memory, index, packet| {
+        memory
+            .scatter(&short, (index * FULL) as u64, packet.payload)
+            .is_ok()
+    });
+    assert_eq!(placed, [true, true, false]);
+    assert_eq!(content(&region, 2 * FULL, FULL), vec![0; FULL]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn what_is_announced_is_fetched_with_the_first_and_fails_where_it_is_missing() {
+    let domain = Domain::new();
+    let pages = Pages::new(4);
+    let region = domain.foreign(&pages, ALL);
+    let whole = payloads(4).concat();
+    region.copy_in(0, &whole).expect("mapped");
+    let sges = [region.sge(0, pages.len as u32)];
+    let fetch = |memory: &mut PdMemory<'_>, is_remote: bool, page: usize| {
+        let mut out = [0; FULL];
+        memory.announce(((3 - page) * FULL) as u64);
+        let offset = (page * FULL) as u64;
+        let fetched = if is_remote {
+            memory.read_remote(region.rkey(), region.iova() + offset, &mut out)
+        } else {
+            memory.gather(&sges, offset, &mut out)
+        };
+        fetched.map(|()| out)
+    };
+    for is_remote in [false, true] {
+        let mut way = Outgoing::default();
+        let mut memory = domain.memory_by(outgoing(&mut way));
+        for page in 0..4 {
+            let bytes = fetch(&mut memory, is_remote, page).expect("mapped");
+            assert!(bytes == whole[page * FULL..][..FULL], "page {page}");
+            // What has been fetched already is not looked at again.
+            region.copy_in(0, &vec![b'-'; pages.len]).expect("mapped");
+        }
+        region.copy_in(0, &whole).expect("mapped");
+        // Another turn of the queue pair sees what is there then.
+        let mut memory = domain.memory_by(outgoing(&mut way));
+        assert!(fetch(&mut memory, is_remote, 1).expect("mapped") == whole[FULL..2 * FULL]);
+
+        pages.protect_one(2, MprotectFlags::empty());
+        let before = domain.counters.gather_failed.get();
+        let mut memory = domain.memory_by(outgoing(&mut way));
+        let fetched: Vec<_> = (0..4)
+            .map(|page| fetch(&mut memory, is_remote, page).is_ok())
+            .collect();
+        assert_eq!(fetched, [true, true, false, true]);
+        assert_eq!(domain.counters.gather_failed.get(), before + 1);
+        pages.protect_one(2, MprotectFlags::READ | MprotectFlags::WRITE);
+    }
+}
+
+/// Small pieces go by ways of their own.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn bytes_of_every_length_come_and_go_by_the_short_ways() {
+    let domain = Domain::new();
+    let pages = Pages::new(1);
+    let region = domain.foreign(&pages, ALL);
+    let (mut into, mut out_of) = (Incoming::default(), Outgoing::default());
+    for len in (1..70).chain([1000, FULL - 1, FULL]) {
+        for offset in [0, 1, 7, FULL - len].map(|offset| offset.min(FULL - len)) {
+            region.copy_in(0, &[0xEE; FULL]).expect("mapped");
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let addr = region.iova() + offset as u64;
+            let mut expected = vec![0xEE; FULL];
+            expected[offset..][..len].copy_from_slice(&bytes);
+            domain
+                .memory_by(incoming(&mut into))
+                .write_remote(region.rkey(), addr, &bytes)
+                .expect("mapped");
+            assert!(content(&region, 0, FULL) == expected, "{len} at {offset}");
+            let mut seen = vec![0; len];
+            domain
+                .memory_by(outgoing(&mut out_of))
+                .gather(&[region.sge(offset as u64, len as u32)], 0, &mut seen)
+                .expect("mapped");
+            assert_eq!(seen, bytes);
+        }
+    }
+}
+
+/// Memory registered for reading only is never written, whatever the way.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn memory_that_the_device_may_not_write_is_not_written() {
+    let domain = Domain::new();
+    let pages = Pages::new(1);
+    let region = domain.foreign(&pages, AccessFlags::REMOTE_READ);
+    let mut way = Incoming::default();
+    let mut memory = domain.memory_by(incoming(&mut way));
+    assert!(memory.scatter(&[region.sge(0, 8)], 0, &[1; 8]).is_err());
+    assert!(
+        memory
+            .write_remote(region.rkey(), region.iova(), &[1; 8])
+            .is_err()
+    );
+    assert_eq!(content(&region, 0, 8), [0; 8]);
+}
