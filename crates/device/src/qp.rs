@@ -266,6 +266,21 @@ impl Qp {
         Ok(())
     }
 
+    /// Takes the completions of its requests that have not been polled out of its completion queues. What completes later
+    /// comes there as ever; in state Reset nothing does.
+    pub fn forget_completions(&self) {
+        self.shared().forget_completions();
+    }
+
+    /// Drops this handle, and with the last one also the completions of its requests that have not been polled.
+    pub fn destroy(self) {
+        let shared = Arc::clone(self.shared());
+        drop(self);
+        if shared.is_destroyed() {
+            shared.forget_completions();
+        }
+    }
+
     /// Posts a request; packets leave from this thread, as far as the window allows. If many are on their way already, a short
     /// one waits for the next acknowledgement, and leaves with others that are posted meanwhile. In a program that waits for
     /// bytes which its peer writes, and not for completions, this thread then receives for a moment (60 µs at most).

@@ -29,6 +29,8 @@ pub struct Completion {
     pub src_qp: Qpn,
     /// The buffers begin with [`Grh::LEN`](oarlock_wire::Grh::LEN) bytes of GRH: every received datagram.
     pub has_grh: bool,
+    /// That GRH holds an IPv4 header, in its last 20 bytes: the datagram came over IPv4 (IBA Annex A17.4.5.1).
+    pub is_ipv4: bool,
     /// Index of the received datagram's partition key; a port has one key, so it is 0.
     pub pkey_index: u16,
     /// The service level of the received datagram, 4 bits; 0 for everything else.
@@ -58,6 +60,7 @@ impl Completion {
             vendor_err: VendorError::NONE,
             src_qp: Qpn::QP0,
             has_grh: false,
+            is_ipv4: false,
             pkey_index: 0,
             sl: 0,
             invalidated: None,

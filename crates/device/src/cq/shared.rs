@@ -1,6 +1,7 @@
 //! What queue pairs, events and the handle share of a completion queue.
 
 use std::collections::VecDeque;
+use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -267,6 +268,12 @@ impl CqShared {
             *slot = Some(cqe);
         }
         count
+    }
+
+    /// Takes the completions of a queue pair out of the ring.
+    pub(crate) fn forget(&self, qp: &QpShared) {
+        let mut state = lock(&self.state);
+        state.ring.retain(|cqe| !ptr::eq(Arc::as_ptr(&cqe.qp), qp));
     }
 
     pub(super) fn check_overrun(&self) -> Result<(), Error> {

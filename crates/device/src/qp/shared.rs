@@ -255,6 +255,11 @@ impl QpShared {
         Ok(())
     }
 
+    pub(super) fn forget_completions(&self) {
+        self.send_cq.forget(self);
+        self.recv_cq.forget(self);
+    }
+
     /// Windows of type 2 that were bound through it are bound no more.
     fn release_windows(&self) {
         self.pd.context().regions().release_windows_of(self.qpn);
