@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
-use oarlock_port::fork;
+use oarlock_port::fork::{self, PerProcess};
 use oarlock_ucm::proto::{Acknowledged, MAX_BATCH, WriteBatch};
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
@@ -294,10 +294,10 @@ pub(crate) struct Wait {
 }
 
 /// Channels that are not closed, by their serial numbers.
-static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+static OPEN: PerProcess<Mutex<BTreeSet<u64>>> = PerProcess::new(|_| Mutex::default());
 
 fn open() -> MutexGuard<'static, BTreeSet<u64>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    OPEN.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// If the channel was closed by this program: a descriptor that never becomes readable. Keeps `errno`.

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oarlock_device::DeviceInfo;
+use oarlock_port::fork::PerProcess;
 use oarlock_ucm::client::DeviceRef;
 
 use super::qp;
@@ -39,7 +40,7 @@ struct Lent {
     xrcd: *mut ibv_xrcd,
 }
 
-static SHARED: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
+static SHARED: PerProcess<Mutex<Vec<Arc<Shared>>>> = PerProcess::new(|_| Mutex::default());
 
 /// An identifier's part in its device: the context, and the protection domain of all identifiers that bring none. Dropping
 /// it gives the part back; with the last one the protection domain and the XRC domain go, unless something of the program
@@ -260,5 +261,5 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 }
 
 fn lock() -> MutexGuard<'static, Vec<Arc<Shared>>> {
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED.get().lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use oarlock_port::fork;
+use oarlock_port::fork::{self, PerProcess};
 use oarlock_ucm::abi::Ece;
 use oarlock_ucm::client::{self, Addresses, Answer, Call, DeviceRef, Gids, IdNumber};
 
@@ -72,10 +72,10 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 /// Every identifier that is not destroyed, by its uid.
-static IDS: Mutex<BTreeMap<u64, Arc<Id>>> = Mutex::new(BTreeMap::new());
+static IDS: PerProcess<Mutex<BTreeMap<u64, Arc<Id>>>> = PerProcess::new(|_| Mutex::default());
 
 fn all() -> MutexGuard<'static, BTreeMap<u64, Arc<Id>>> {
-    IDS.lock().unwrap_or_else(PoisonError::into_inner)
+    IDS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A number that names an identifier, or a multicast join, in events; none comes twice.

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use oarlock_port::fork::PerProcess;
 use oarlock_ucm::abi::SockaddrStorage;
 use oarlock_ucm::client::{self, JoinNumber, UdEventParam};
 
@@ -42,10 +43,10 @@ unsafe impl Send for Join {}
 unsafe impl Sync for Join {}
 
 /// Every membership, by its uid: the newest last.
-static JOINS: Mutex<BTreeMap<u64, Arc<Join>>> = Mutex::new(BTreeMap::new());
+static JOINS: PerProcess<Mutex<BTreeMap<u64, Arc<Join>>>> = PerProcess::new(|_| Mutex::default());
 
 fn all() -> MutexGuard<'static, BTreeMap<u64, Arc<Join>>> {
-    JOINS.lock().unwrap_or_else(PoisonError::into_inner)
+    JOINS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The membership that an event names. One that the program leaves is there until its events are acknowledged.

@@ -21,7 +21,7 @@ use crate::errno::{self, Refused, Result};
 pub(crate) struct AddressHandle {
     abi: UnsafeCell<ibv_ah>,
     vector: AddressVector,
-    _context: Arc<Context>,
+    context: Arc<Context>,
     _in_pd: Use,
 }
 
@@ -108,6 +108,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 }
 
 fn create(pd: &Pd, pd_ptr: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<Box<AddressHandle>> {
+    pd.context.birth.check()?;
     let vector = vector_of(&pd.context, attr)?;
     let public = ibv_ah {
         context: pd.context.as_ptr(),
@@ -117,7 +118,7 @@ fn create(pd: &Pd, pd_ptr: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<Box<Addres
     Ok(Box::new(AddressHandle {
         abi: UnsafeCell::new(public),
         vector,
-        _context: Arc::clone(&pd.context),
+        context: Arc::clone(&pd.context),
         _in_pd: pd.enter(),
     }))
 }
@@ -125,9 +126,13 @@ fn create(pd: &Pd, pd_ptr: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<Box<Addres
 /// `ibv_destroy_ah`: requests that were posted with it are not affected.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: `ibv_create_ah` made it of a box, and the program does not use it any more.
-    drop(unsafe { Box::from_raw(ah.cast::<AddressHandle>()) });
-    0
+    // SAFETY: the caller's promise.
+    let in_process = unsafe { AddressHandle::of(ah) }.context.birth.check();
+    let freed = in_process.map(|()| {
+        // SAFETY: `ibv_create_ah` made it of a box, and the program does not use it any more.
+        drop(unsafe { Box::from_raw(ah.cast::<AddressHandle>()) });
+    });
+    errno::positive("ibv_destroy_ah", freed)
 }
 
 /// `ibv_init_ah_from_wc`: what an answer to a received datagram needs; -1 with `errno` if it was not received from one peer.

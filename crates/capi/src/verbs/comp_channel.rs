@@ -26,6 +26,7 @@ pub(crate) struct CompChannel {
 
 impl CompChannel {
     fn create(context: Arc<Context>) -> Result<Box<Self>> {
+        context.birth.check()?;
         let inner = device::CompChannel::new(&context.device)?;
         let public = ibv_comp_channel {
             context: context.as_ptr(),
@@ -78,8 +79,9 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the program's promise.
-    let cqs = unsafe { &CompChannel::of(channel).cqs };
-    let result = cqs.check_unused("completion channel");
+    let unused = unsafe { CompChannel::of(channel) };
+    let in_process = unused.birth.check();
+    let result = in_process.and_then(|()| unused.cqs.check_unused("completion channel"));
     if result.is_ok() {
         // SAFETY: as above; it is the program's last use of it.
         drop(unsafe { Box::from_raw(channel.cast::<CompChannel>()) });

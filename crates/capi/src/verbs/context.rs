@@ -158,8 +158,11 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller's promise.
-    drop(unsafe { Context::from_ptr(context) });
-    0
+    let closed = unsafe { Context::of(context) }.birth.check().map(|()| {
+        // SAFETY: as above; it is the program's last use of it.
+        drop(unsafe { Context::from_ptr(context) });
+    });
+    errno::minus_one("ibv_close_device", closed)
 }
 
 /// The tables of functions that the headers' inline functions call. What is null there is told as `EOPNOTSUPP` by them:

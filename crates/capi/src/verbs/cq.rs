@@ -53,6 +53,7 @@ impl Cq {
     /// # Safety
     /// The channel is null or what C got of this library, of the same context.
     pub(super) unsafe fn create(context: Arc<Context>, init: &Init) -> Result<*mut ibv_cq_ex> {
+        context.birth.check()?;
         if init.comp_vector != 0 {
             return Err(Refused::new(
                 libc::EINVAL,

@@ -219,7 +219,7 @@ unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     // SAFETY: the program's promise.
-    unsafe { current(cq) }.completion.sl
+    work::sl_of(unsafe { current(cq) })
 }
 
 /// Ethernet has no LIDs.

@@ -172,6 +172,7 @@ fn shown() -> Result<Vec<Arc<Device>>> {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
     let listed = shown().map(|devices| {
+        sysfs::serve();
         let pointers = devices.iter().map(|device| device.as_ptr());
         let list: Box<[_]> = pointers.chain([ptr::null_mut()]).collect();
         (devices.len(), Box::into_raw(list).cast())

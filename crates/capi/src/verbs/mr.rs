@@ -12,10 +12,10 @@ use oarlock_device::{Access, Region, Reregistration, Translation};
 use super::context::Context;
 use super::pd::{Pd, Use};
 use crate::abi::{
-    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_FIRST,
-    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
-    IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED,
-    ib_uverbs_advise_mr_advice, ibv_mr, ibv_pd, ibv_sge,
+    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_OPTIONAL_FIRST, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
+    IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT,
+    IBV_REREG_MR_FLAGS_SUPPORTED, ib_uverbs_advise_mr_advice, ibv_mr, ibv_pd, ibv_sge,
 };
 use crate::errno::{self, Refused, Result};
 
@@ -55,6 +55,12 @@ impl Mr {
 /// `IBV_ACCESS_HUGETLB`, which lets a device translate by larger pages.
 pub(crate) fn rights(access: c_uint) -> Access {
     Access::from_bits_retain(access & !(OPTIONAL_RANGE | IBV_ACCESS_HUGETLB))
+}
+
+/// The rights of a memory window. `IBV_ACCESS_LOCAL_WRITE` is left out, too: nobody reaches a window from this side, so that
+/// it says nothing, and programs give it as for a region.
+pub(super) fn rights_of_window(access: c_uint) -> Access {
+    rights(access & !IBV_ACCESS_LOCAL_WRITE)
 }
 
 /// Registers `length` bytes at `addr`, which work requests and peers count from `iova` on.

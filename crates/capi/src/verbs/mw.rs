@@ -5,10 +5,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use oarlock_device::{Window, WindowBind, WindowType};
-use oarlock_transport::AccessFlags;
 use oarlock_wire::LKey;
 
 use super::context::Context;
+use super::mr::rights_of_window;
 use super::pd::{Pd, Use};
 use super::qp::Qp;
 use crate::abi::{
@@ -119,7 +119,7 @@ unsafe fn bind(qp: &Qp, mw: &Mw, mw_bind: &ibv_mw_bind) -> Result<u32> {
         region,
         addr: info.addr,
         len: info.length,
-        access: AccessFlags::from_bits_retain(info.mw_access_flags),
+        access: rights_of_window(info.mw_access_flags),
     };
     Ok(qp.inner.bind_window(&mw.inner, &bind)?.0)
 }

@@ -31,7 +31,7 @@ pub(crate) struct Pd {
 pub(crate) struct Td {
     abi: UnsafeCell<ibv_td>,
     users: Users,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 /// How many objects use another, which cannot be destroyed meanwhile.
@@ -122,9 +122,9 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller's promise.
-    let unused = unsafe { Pd::of(pd) }
-        .users
-        .check_unused("protection domain");
+    let domain = unsafe { Pd::of(pd) };
+    let in_process = domain.context.birth.check();
+    let unused = in_process.and_then(|()| domain.users.check_unused("protection domain"));
     let freed = unused.map(|()| {
         // SAFETY: `ibv_alloc_pd` or `alloc_parent_domain` made it of a box, and the program does not use it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
@@ -139,27 +139,32 @@ pub(crate) unsafe extern "C" fn alloc_td(
 ) -> *mut ibv_td {
     // SAFETY: the caller's promise.
     let (context, comp_mask) = unsafe { (Context::share(context), (*init_attr).comp_mask) };
-    let made = if comp_mask == 0 {
-        let public = ibv_td {
-            context: context.as_ptr(),
-        };
-        let td = Box::new(Td {
-            abi: UnsafeCell::new(public),
-            users: Users::default(),
-            _context: context,
-        });
-        Ok(Box::into_raw(td).cast())
-    } else {
-        Err(unknown_mask(comp_mask))
+    let made = thread_domain(context, comp_mask);
+    errno::object("ibv_alloc_td", made.map(|td| Box::into_raw(td).cast()))
+}
+
+fn thread_domain(context: Arc<Context>, comp_mask: u32) -> Result<Box<Td>> {
+    context.birth.check()?;
+    if comp_mask != 0 {
+        return Err(unknown_mask(comp_mask));
+    }
+    let public = ibv_td {
+        context: context.as_ptr(),
     };
-    errno::object("ibv_alloc_td", made)
+    Ok(Box::new(Td {
+        abi: UnsafeCell::new(public),
+        users: Users::default(),
+        context,
+    }))
 }
 
 /// `ibv_dealloc_td`: `EBUSY` while a parent domain has it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: the caller's promise; `abi` is the first field.
-    let users = unsafe { &(*td.cast::<Td>()).users };
-    let freed = users.check_unused("thread domain").map(|()| {
+    let domain = unsafe { &*td.cast::<Td>() };
+    let in_process = domain.context.birth.check();
+    let unused = in_process.and_then(|()| domain.users.check_unused("thread domain"));
+    let freed = unused.map(|()| {
         // SAFETY: `alloc_td` made it of a box, and the program does not use it any more.
         drop(unsafe { Box::from_raw(td.cast::<Td>()) });
     });
@@ -185,6 +190,7 @@ unsafe fn parent_domain(
     context: Arc<Context>,
     attr: &ibv_parent_domain_init_attr,
 ) -> Result<Box<Pd>> {
+    context.birth.check()?;
     let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     if attr.comp_mask & !known != 0 {
         return Err(unknown_mask(attr.comp_mask));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use oarlock_device as device;
 use oarlock_device::QpInit;
-use oarlock_transport::QpType;
+use oarlock_transport::{QpState, QpType};
 use oarlock_wire::{Gid, Qpn};
 
 use super::birth::Birth;
@@ -70,6 +70,7 @@ impl Qp {
     /// # Safety
     /// The objects are null or what C got of this library.
     unsafe fn create(context: Arc<Context>, init: &Init) -> Result<*mut ibv_qp> {
+        context.birth.check()?;
         // SAFETY: the caller's promise.
         let (objects, uses) = unsafe { Objects::of(&context, init)? };
         let cap = init.cap;
@@ -387,6 +388,7 @@ pub(super) unsafe extern "C" fn open(
 /// The domain is null or what C got of this library.
 unsafe fn open_target(context: Arc<Context>, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp> {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    context.birth.check()?;
     if attr.comp_mask & NEEDED != NEEDED
         || attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED
         || attr.qp_type != IBV_QPT_XRC_RECV
@@ -436,7 +438,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     if result.is_ok() {
         pair.context.qps.leave(&pair.inner.qpn(), qp);
         // SAFETY: the program's last use of it.
-        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        let pair = unsafe { Box::from_raw(qp.cast::<Qp>()) };
+        let Qp { inner, _uses, .. } = *pair;
+        // As the drivers of network cards do: the program may have freed already what the requests are about.
+        inner.destroy();
     }
     errno::positive("ibv_destroy_qp", result)
 }
@@ -453,6 +458,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     let mask = attr_mask.cast_unsigned();
     let modified = qp_attr::from_c(&pair.context, attr, mask).and_then(|attr| {
         pair.inner.modify(&attr)?;
+        if mask & IBV_QP_STATE != 0 && attr.state == QpState::Reset {
+            // As the drivers of network cards do: what waits to be polled is of the pair's earlier life.
+            pair.inner.forget_completions();
+        }
         Ok(())
     });
     if modified.is_ok() && mask & IBV_QP_STATE != 0 {

@@ -26,6 +26,7 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
         fw_ver,
         node_guid: guid,
         sys_image_guid: guid,
+        vendor_id: NO_VENDOR,
         max_mr_size: limits.max_mr_size,
         page_size_cap: PAGE_SIZES,
         max_qp: int(limits.max_qp),
@@ -451,6 +452,9 @@ pub(super) const GID_TABLE_LEN: usize = 256;
 
 /// What stands for the firmware's version.
 pub(super) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+
+/// No manufacturer's number, which Linux soft RoCE shows, too. Programs take 0 for a device that could not be asked.
+const NO_VENDOR: u32 = 0x00ff_ffff;
 
 /// One bit for each size of page that memory may have: all from 4 KiB on, since regions are of bytes.
 const PAGE_SIZES: u64 = 0xffff_f000;

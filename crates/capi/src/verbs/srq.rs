@@ -44,6 +44,7 @@ impl Srq {
         xrc: Option<SrqXrc>,
         mut uses: Vec<Use>,
     ) -> Result<*mut ibv_srq> {
+        pd.context.birth.check()?;
         let inner = device::Srq::new(
             &pd.inner,
             SrqInit {

@@ -1,7 +1,12 @@
 //! What programs read of devices below /sys through the library: answered from what the library knows, since the kernel
 //! knows of no such device.
 //!
-//! Programs that open such files by themselves find nothing, as on a host without RDMA.
+//! Programs that open such files by themselves find them in the same way: see [`programs`].
+
+mod programs;
+mod slots;
+
+pub(super) use programs::serve;
 
 use std::borrow::Cow;
 use std::env;

@@ -9,12 +9,12 @@ use std::slice;
 
 use oarlock_device::{Cqe, Qp, Srq};
 use oarlock_transport::{
-    AccessFlags, BindWindow, QpType, RecvWr, RemoteAddress, SendData, SendOp, SendWr, Sge,
-    UdDestination,
+    BindWindow, QpType, RecvWr, RemoteAddress, SendData, SendOp, SendWr, Sge, UdDestination,
 };
 use oarlock_wire::{LKey, QKey, Qpn, RKey, Srqn};
 
 use super::ah::AddressHandle;
+use super::mr::rights_of_window;
 use super::mw::Mw;
 use crate::abi::*;
 use crate::errno::{Refused, Result};
@@ -363,7 +363,7 @@ pub(super) unsafe fn binding(
         region: LKey(region),
         addr: info.addr,
         len: info.length,
-        access: AccessFlags::from_bits_retain(info.mw_access_flags),
+        access: rights_of_window(info.mw_access_flags),
     }))
 }
 
@@ -452,8 +452,22 @@ pub(super) fn wc_of(cqe: &Cqe) -> ibv_wc {
         pkey_index: completion.pkey_index,
         // Ethernet has no LIDs.
         slid: 0,
-        sl: completion.sl,
+        sl: sl_of(cqe),
         dlid_path_bits: 0,
+    }
+}
+
+/// Of a datagram: how it came. Ethernet has no service levels, and programs that read the header before the data have to know
+/// which of the two it is, which mlx5's completions say in this place: bit 3 for UDP, below it 1 for IPv6 and 2 for IPv4.
+pub(super) fn sl_of(cqe: &Cqe) -> u8 {
+    const UDP: u8 = 1 << 3;
+    const IPV6: u8 = 1;
+    const IPV4: u8 = 2;
+    let completion = &cqe.completion;
+    match (completion.has_grh, completion.is_ipv4) {
+        (false, _) => completion.sl,
+        (true, false) => UDP | IPV6,
+        (true, true) => UDP | IPV4,
     }
 }
 

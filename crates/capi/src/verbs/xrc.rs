@@ -57,6 +57,19 @@ impl Xrcd {
     pub(crate) fn enter(&self) -> Use {
         self.shared.users.enter()
     }
+
+    /// # Errors
+    /// `EBUSY`: it is the last handle, and something is in the domain. `EPERM`: see
+    /// [`Birth::check`](super::birth::Birth::check).
+    fn check_closable(&self) -> Result<()> {
+        self.context.birth.check()?;
+        // Nobody opens the domain of the file again meanwhile.
+        let _files = self.context.xrc_files.lock();
+        if Arc::strong_count(&self.shared) > 1 {
+            return Ok(());
+        }
+        self.shared.users.check_unused("XRC domain")
+    }
 }
 
 /// `ibv_open_xrcd`.
@@ -73,6 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_open_xrcd(
 }
 
 fn open(context: Arc<Context>, attr: &ibv_xrcd_init_attr) -> Result<Box<Xrcd>> {
+    context.birth.check()?;
     if attr.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
         return Err(Refused::new(
             libc::EOPNOTSUPP,
@@ -154,15 +168,7 @@ fn inode(fd: c_int) -> Result<(u64, u64)> {
 /// `ibv_close_xrcd`: `EBUSY` for the last handle while shared receive queues or targets are in the domain.
 pub(crate) unsafe extern "C" fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: the caller's promise.
-    let handle = unsafe { Xrcd::of(xrcd) };
-    // Nobody opens the domain of the file again meanwhile.
-    let files = handle.context.xrc_files.lock();
-    let unused = if Arc::strong_count(&handle.shared) > 1 {
-        Ok(())
-    } else {
-        handle.shared.users.check_unused("XRC domain")
-    };
-    drop(files);
+    let unused = unsafe { Xrcd::of(xrcd) }.check_closable();
     let closed = unused.map(|()| {
         // SAFETY: `ibv_open_xrcd` made it of a box, and the program does not use it any more.
         drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });

@@ -1,0 +1,106 @@
+/* Files of devices that programs look at by themselves, below /sys and /dev. */
+#include "rule.h"
+#include <sys/stat.h>
+
+/* Exported, and declared for drivers only. */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+
+/* What the library says of a file, with the end of the line that it takes away. */
+static void told(struct ibv_device *device, const char *file, char *text, size_t size)
+{
+	int len = ibv_read_sysfs_file(device->ibdev_path, file, text, size - 1);
+
+	CHECK("files-sysfs", len >= 0 && (size_t)len < size - 1);
+	strcpy(text + len, "\n");
+}
+
+static void sysfs(struct ibv_device *device)
+{
+	const char *files[] = { "node_guid", "node_type", "ports/1/state", "ports/1/gids/0", "ports/1/gid_attrs/types/0",
+				"ports/1/gid_attrs/ndevs/0" };
+	char path[600], expected[128], found[128];
+	struct stat status;
+
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+		FILE *stream;
+		int fd, n;
+
+		told(device, files[i], expected, sizeof expected);
+		snprintf(path, sizeof path, "%s/%s", device->ibdev_path, files[i]);
+		CHECK("files-sysfs", access(path, R_OK) == 0);
+		CHECK("files-sysfs", stat(path, &status) == 0 && S_ISREG(status.st_mode));
+		stream = fopen(path, "r");
+		CHECK("files-sysfs", stream && fgets(found, sizeof found, stream) && !strcmp(found, expected));
+		CHECK("files-sysfs", !fgets(found, sizeof found, stream) && feof(stream) && fclose(stream) == 0);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		CHECK("files-sysfs", fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+		n = read(fd, found, sizeof found);
+		CHECK("files-sysfs", n == (int)strlen(expected) && !memcmp(found, expected, n) && close(fd) == 0);
+		/* They are for reading. */
+		FAILS("files-sysfs", access(path, W_OK), EACCES);
+		FAILS("files-sysfs", open(path, O_RDWR), EACCES);
+		errno = 0;
+		CHECK("files-sysfs", !fopen(path, "w") && errno == EACCES);
+	}
+	ok("files-sysfs");
+}
+
+static void node(struct ibv_device *device)
+{
+	char path[600];
+	struct stat status;
+
+	snprintf(path, sizeof path, "/dev/infiniband/%s", device->dev_name);
+	CHECK("files-node", access(path, F_OK) == 0 && access(path, R_OK | W_OK) == 0);
+	CHECK("files-node", stat(path, &status) == 0 && S_ISCHR(status.st_mode));
+	FAILS("files-node", open(path, O_RDWR), ENXIO);
+	ok("files-node");
+}
+
+/* What no device has is not there, and other files are as they are. */
+static void others(struct ibv_device *device)
+{
+	const char *absent[] = { "%s/no_such_file", "%s/ports/2/state", "%s/ports/1/gid_attrs/types/255",
+				 "/dev/infiniband/%.0suverbs777", "/nowhere/%.0sfile" };
+	char path[600], text[64];
+	struct stat status;
+	FILE *stream;
+
+	for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+		snprintf(path, sizeof path, absent[i], device->ibdev_path);
+		FAILS("files-others", access(path, F_OK), ENOENT);
+		FAILS("files-others", stat(path, &status), ENOENT);
+		FAILS("files-others", open(path, O_RDONLY), ENOENT);
+		errno = 0;
+		CHECK("files-others", !fopen(path, "r") && errno == ENOENT);
+	}
+	stream = fopen("/proc/sys/kernel/ostype", "re");
+	CHECK("files-others", stream && fgets(text, sizeof text, stream) && !strcmp(text, "Linux\n"));
+	fclose(stream);
+	snprintf(path, sizeof path, "/tmp/oarlock-rule-%d", getpid());
+	int fd = open(path, O_CREAT | O_EXCL | O_WRONLY, 0640);
+	CHECK("files-others", fd >= 0 && stat(path, &status) == 0 && (status.st_mode & 0777) == 0640);
+	FAILS("files-others", open(path, O_CREAT | O_EXCL | O_WRONLY, 0640), EEXIST);
+	CHECK("files-others", close(fd) == 0 && unlink(path) == 0);
+	ok("files-others");
+}
+
+int main(int argc, char **argv)
+{
+	struct ibv_device **list;
+	int n;
+
+	start(argc, argv);
+	umask(0);
+	/* From the first list on, and after further ones. */
+	ibv_free_device_list(ibv_get_device_list(NULL));
+	list = ibv_get_device_list(&n);
+	CHECK("files-sysfs", list && n > 0);
+	for (int i = 0; i < n; i++) {
+		sysfs(list[i]);
+		node(list[i]);
+		others(list[i]);
+	}
+	ibv_free_device_list(list);
+	return 0;
+}
