@@ -111,17 +111,18 @@ pub(crate) fn path_for_service() -> Option<OsString> {
     }
 }
 
-/// `oarlock` in the user's folder for running programs, else `oarlock-USER` in that for temporary files.
+/// `oarlock` in the user's folder for running programs, else `oarlock-USER` in that for temporary files; `oarlock-USER.1` and so
+/// on where somebody else has that name: on purpose, or as a user of the same number in another user namespace.
 fn folder(runtime: Option<OsString>, temporary: &Path) -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let runtime = runtime.map(PathBuf::from).filter(|path| path.is_absolute());
-    let candidates = [
-        runtime.map(|folder| folder.join("oarlock")),
-        Some(temporary.join(format!("oarlock-{user}"))),
-    ];
-    candidates
+    let of_temporary = std::iter::once(format!("oarlock-{user}"))
+        .chain((1..10).map(|number| format!("oarlock-{user}.{number}")))
+        .map(|name| temporary.join(name));
+    runtime
+        .map(|folder| folder.join("oarlock"))
         .into_iter()
-        .flatten()
+        .chain(of_temporary)
         .find(|folder| is_made_private(folder, user))
 }
 
@@ -201,5 +202,14 @@ mod tests {
             folder(None, &temporary)
         );
         assert_eq!(folder(None, &place.path().join("none")), None);
+        // Somebody else has the names.
+        let taken = |name: &str| {
+            fs::remove_dir_all(temporary.join(name)).unwrap_or_default();
+            fs::write(temporary.join(name), "").unwrap();
+        };
+        taken(&format!("oarlock-{user}"));
+        taken(&format!("oarlock-{user}.1"));
+        let other = temporary.join(format!("oarlock-{user}.2"));
+        assert_eq!(folder(None, &temporary), Some(other));
     }
 }
