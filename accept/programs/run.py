@@ -223,9 +223,11 @@ class Run:
     def end_server(self, until):
         """A server that serves for ever: when it has said all it has to say it is ended."""
         before = None
+        events = self.parameters.get("two_events" if self.place.two else "events", [])
+        due = len(events) + 1 if events else 0  # after a heading
         while self.server.running() and time.monotonic() < until:
             said = len(self.server.lines)
-            if said == before and said >= len(self.parameters.get("two_events" if self.place.two else "events", [])):
+            if said == before and said >= due:
                 break
             before = said
             time.sleep(0.3)
