@@ -52,9 +52,15 @@ def judge(rules, cited_rules, shown):
     yield from (f"a manual page cites {rule}, which is not in the list" for rule in sorted(cited_rules - rules.keys()))
 
 
+def otherwise(path):
+    """kernel.txt: rules, and parts of programs, with the reason."""
+    lines = (line.split("\t") for line in open(path).read().split("\n") if line and not line.startswith("#"))
+    return {what: reason for what, reason in lines}
+
+
 def elsewhere(sources, folder):
     """Compares what was said on another device."""
-    rules = listed(f"{sources}/rules.txt")
+    rules, differs = listed(f"{sources}/rules.txt"), otherwise(f"{sources}/kernel.txt")
     here = {line.split("\t")[0] for line in open(f"{sources}/rules.txt") if "\t(here) " in line}
     shown, failed = set(), {}
     for program in sorted(set(rules.values())):
@@ -65,10 +71,12 @@ def elsewhere(sources, folder):
             elif line.startswith("FAIL "):
                 failed.setdefault(line[5:].split(":")[0], f"{program}: {line}")
     shown -= failed.keys()
-    wrong = [rule for rule in rules if rule not in shown and rule not in here]
-    for rule in wrong:
-        print(failed.get(rule, f"{rules[rule]}: does not show {rule}"))
-    print(f"rules={len(rules)} shown={len(shown)} here={len(here)} here_and_shown={len(here & shown)} wrong={len(wrong)}")
+    listed_rules = {what for what in differs if ":" not in what}
+    wrong = [failed.get(rule, f"{of}: does not show {rule}") for rule, of in rules.items() if rule not in shown | here | listed_rules]
+    wrong += [f"kernel.txt: {rule} is no rule, or one that is only here" for rule in sorted(listed_rules - (rules.keys() - here))]
+    wrong += [f"kernel.txt: {rule} is shown there" for rule in sorted(listed_rules & shown)]
+    print("\n".join(wrong))
+    print(f"rules={len(rules)} shown={len(shown)} here={len(here)} otherwise={len(listed_rules)} wrong={len(wrong)}")
     sys.exit(1 if wrong or not shown else 0)
 
 

@@ -58,7 +58,7 @@ static void is_established(void)
 	CHECK(rule, rdma_ack_cm_event(event) == 0);
 	new_qp(rule, pair.passive);
 	CHECK("accept-qp-ready", state_of(rule, pair.passive->qp) == IBV_QPS_INIT);
-	FAILS("accept-new-id", rdma_accept(pair.listener, NULL), EINVAL);
+	FAILS("accept-new-id", rdma_accept(pair.listener, &(struct rdma_conn_param){ 0 }), EINVAL);
 	CHECK("accept-established", rdma_accept(pair.passive, NULL) == 0);
 	CHECK("accept-qp-ready", state_of(rule, pair.passive->qp) == IBV_QPS_RTS);
 	ok("accept-qp-ready");
