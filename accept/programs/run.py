@@ -26,6 +26,7 @@ import more
 import oracles
 
 EXAMPLES = os.environ.get("OARLOCK_EXAMPLES", "")
+HERE = os.path.dirname(os.path.abspath(__file__))
 NO_SERVICE = {"OARLOCK_HOSTD": "/bin/false"}
 # How often a program is run that says it could not do its own measuring.
 TRIES = 5
@@ -103,7 +104,7 @@ class Run:
         words = shlex.split(
             command.format(
                 server=place.server, client=place.client, tcp=place.tcp, group=place.group, device=place.device(me),
-                gid=int(place.is_ipv6), interface=place.interface(me), oarlock=hosts.OARLOCK, examples=EXAMPLES,
+                gid=int(place.is_ipv6), interface=place.interface(me), oarlock=hosts.OARLOCK, examples=EXAMPLES, here=HERE,
             )
         )
         ours = words[0].startswith("/")

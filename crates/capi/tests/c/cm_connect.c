@@ -323,7 +323,7 @@ static void is_in_the_receivers_view(void)
 		.responder_resources = 1, .initiator_depth = 6, .flow_control = 1, .retry_count = 9,
 		.rnr_retry_count = 200,
 	};
-	struct rdma_conn_param given = { .responder_resources = 5, .initiator_depth = 1, .rnr_retry_count = 3 };
+	struct rdma_conn_param given = { .responder_resources = 4, .initiator_depth = 1, .rnr_retry_count = 3 };
 	struct rdma_cm_event *event;
 	struct ibv_qp_attr attr;
 	struct pair pair;
@@ -334,10 +334,10 @@ static void is_in_the_receivers_view(void)
 	CHECK("connect-retry", event->param.conn.retry_count == 7 && event->param.conn.rnr_retry_count == 7);
 	accepted("accept-rnr", &pair, event, &given);
 	attr = attributes("accept-resources", pair.passive->qp);
-	CHECK("accept-resources", attr.max_dest_rd_atomic == 5 && attr.max_rd_atomic == 1);
+	CHECK("accept-resources", attr.max_dest_rd_atomic == 4 && attr.max_rd_atomic == 1);
 	attr = attributes("accept-rnr", pair.active->qp);
 	CHECK("accept-rnr", attr.rnr_retry == 3);
-	CHECK("accept-resources", attr.max_rd_atomic == 5 && attr.max_dest_rd_atomic == 1);
+	CHECK("accept-resources", attr.max_rd_atomic == 4 && attr.max_dest_rd_atomic == 1);
 	end(rule, &pair);
 	ok(rule);
 	ok("connect-retry");
