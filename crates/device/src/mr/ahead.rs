@@ -92,7 +92,10 @@ impl Place {
 #[derive(Default)]
 pub(super) struct Following<'a> {
     packets: &'a [Packet<'a>],
-    /// Counting the packet in hand.
+    /// Whether the packet in hand was placed with one before it. What it places itself does not count: a datagram places
+    /// its header first, and its payload right behind.
+    is_in_hand: bool,
+    /// How many of those behind it are placed.
     placed: usize,
     /// Where the next of those begins.
     next: Place,
@@ -102,17 +105,19 @@ impl<'a> Following<'a> {
     /// The next packet is in hand, and these follow it.
     pub(super) const fn go_on(&mut self, packets: &'a [Packet<'a>]) {
         self.packets = packets;
+        self.is_in_hand = self.placed > 0;
         self.placed = self.placed.saturating_sub(1);
     }
 
     /// Whether the packet in hand is in place already, if that is where it belongs.
     pub(super) fn is_placed(&mut self, place: Place, len: usize) -> bool {
-        let is_placed = self.placed > 0 && place == self.next;
+        let is_placed = self.is_in_hand && place == self.next;
         if is_placed {
             self.next = place.behind(len);
         } else {
             self.placed = 0;
         }
+        self.is_in_hand = false;
         is_placed
     }
 
@@ -147,7 +152,7 @@ impl<'a> Following<'a> {
             rest = left.unwrap_or(rest);
             left.is_some()
         });
-        self.placed = 1 + whole.count();
+        self.placed = whole.count();
         self.next = place.behind(len);
         true
     }

@@ -197,6 +197,30 @@ fn a_packet_that_goes_elsewhere_is_placed_there() {
     assert_eq!(content(&region, 3 * FULL, FULL), payloads[1]);
 }
 
+/// A datagram places its header, and then its payload right behind it: the second is not in place with the first. Nor is
+/// that of a datagram that follows at the same place.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn what_a_packet_places_in_parts_is_placed_in_parts() {
+    let domain = Domain::new();
+    let pages = Pages::new(2);
+    let region = domain.foreign(&pages, ALL);
+    let (payloads, mut way) = (payloads(3), Incoming::default());
+    let packets = packets(&payloads);
+    let header = [b'H'; 40];
+    let sges = [region.sge(0, 2 * FULL as u32)];
+    for follow in [&packets[1..], &[]] {
+        let mut memory = domain.memory_by(incoming(&mut way));
+        for (index, packet) in packets.iter().enumerate() {
+            memory.go_on(if index == 0 { follow } else { &[] });
+            memory.scatter(&sges, 0, &header).expect("mapped");
+            memory.scatter(&sges, 40, packet.payload).expect("mapped");
+            assert_eq!(content(&region, 0, 40), header);
+            assert_eq!(content(&region, 40, FULL), payloads[index]);
+        }
+    }
+}
+
 /// A list over the program's memory and the library's; the burst crosses from one to the other within a packet.
 #[test]
 #[cfg_attr(miri, ignore = "system calls")]
