@@ -250,7 +250,7 @@ class Run:
 def missing(row):
     """Why the row cannot be run on this machine, or None."""
     for program in row.get("needs", []):
-        if shutil.which(program) is None:
+        if shutil.which(program) is None and not os.path.isfile(program):
             return f"{program} is not installed"
     for side in ("server", "client") if "has_text" in row else ():
         program = shlex.split(row[side])[0]

@@ -16,7 +16,7 @@ import time
 import hosts
 
 STARTS = 21
-LEAST, MOST = 7, 21
+LEAST, MOST = 7, 15
 NOISE_CAP = 0.1
 
 
@@ -106,7 +106,7 @@ def main():
             return bench(host, "--size", "65536", "--window", "128")["bytes_per_s"] / 2**20
 
         def program_bandwidth():
-            return float(perftest(host, "ib_write_bw", "-s", "65536", "-t", "128", "-n", "20000", "-N")[3])
+            return float(perftest(host, "ib_write_bw", "-s", "65536", "-t", "128", "-n", "10000", "-N")[3])
 
         def bandwidth_is_met(ratio, noise):
             return ratio >= 0.9 - noise
