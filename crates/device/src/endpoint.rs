@@ -92,11 +92,11 @@ pub(crate) struct Core {
     _unforked: ForkGuard,
     wake: OwnedFd,
     stop: AtomicBool,
-    /// Polls that found the port theirs, since the engine looked last.
     pub(crate) polls: AtomicU32,
     /// Completion queues that are armed: somebody sleeps, and the engine must not stand back.
     armed: AtomicUsize,
     standing_back: AtomicBool,
+    called_back: AtomicBool,
     lead: Lead,
     linger: Linger,
     watch: Watch,
@@ -141,6 +141,7 @@ impl Endpoint {
             polls: AtomicU32::new(0),
             armed: AtomicUsize::new(0),
             standing_back: AtomicBool::new(false),
+            called_back: AtomicBool::new(false),
             lead: Lead::new()?,
             linger: Linger::default(),
             watch: Watch::new()?,
@@ -605,14 +606,13 @@ impl Core {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether the program has polled so often since the last call that the engine may leave the
-    /// port to it for a moment. True only while no completion queue is armed.
-    pub(crate) fn may_stand_back(&self) -> bool {
-        let busy = self.polls.swap(0, Ordering::Relaxed) >= BUSY_POLLS;
-        self.standing_back.store(busy, Ordering::SeqCst);
-        // Who arms from here on sees the flag and wakes the engine.
-        let stand_back = busy && self.armed.load(Ordering::SeqCst) == 0;
-        if busy && !stand_back {
+    /// Whether the engine leaves the port to the program, which is trusted to poll, for a moment. True only while no
+    /// completion queue is armed.
+    pub(crate) fn may_stand_back(&self, is_trusted: bool) -> bool {
+        self.standing_back.store(is_trusted, Ordering::SeqCst);
+        // Who arms, or calls back, from here on sees the flag and wakes the engine.
+        let stand_back = is_trusted && !self.has_armed() && !self.is_called_back();
+        if is_trusted && !stand_back {
             self.standing_back.store(false, Ordering::SeqCst);
         }
         stand_back
@@ -620,10 +620,24 @@ impl Core {
 
     /// The program does not receive after all: the engine is to do so at once.
     pub(crate) fn call_back(&self) {
-        self.polls.store(0, Ordering::Relaxed);
+        self.called_back.store(true, Ordering::SeqCst);
         if self.standing_back.swap(false, Ordering::SeqCst) {
             self.wake_engine();
         }
+    }
+
+    fn is_called_back(&self) -> bool {
+        self.called_back.load(Ordering::SeqCst)
+    }
+
+    /// Whether it was called back since the last call.
+    pub(crate) fn take_call_back(&self) -> bool {
+        self.is_called_back() && self.called_back.swap(false, Ordering::SeqCst)
+    }
+
+    /// Polls that found the port theirs; wraps around.
+    pub(crate) fn polls(&self) -> u32 {
+        self.polls.load(Ordering::Relaxed)
     }
 
     pub(crate) fn resume(&self) {
@@ -652,6 +666,3 @@ fn count_up(counter: &AtomicU32, max: u32) -> Option<()> {
 
 #[cfg(test)]
 mod tests;
-
-/// Polls within one period of [`engine::STAND_BACK`] that count as a program that polls.
-const BUSY_POLLS: u32 = 32;

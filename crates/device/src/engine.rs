@@ -15,7 +15,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use oarlock_port::Port;
@@ -25,6 +24,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::endpoint::Core;
 use crate::queue::wait_readable;
+use crate::trust::Trust;
 
 /// Descriptors of the port's source that become readable when something has happened to it.
 pub(crate) struct Signs {
@@ -67,11 +67,14 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
         }
         core.fire_timers();
         core.take_turns();
+        if core.take_call_back() {
+            trust.end(core.now(), core.polls());
+        }
+        let is_winning = core.lingering().is_winning();
+        let is_trusted = trust.is_given(core.now(), core.polls(), is_winning);
         let part = if core.lead().is_led() {
             Part::Led
-        } else if (trust.is_given(core.now()) || core.lingering().is_winning())
-            && core.may_stand_back()
-        {
+        } else if core.may_stand_back(is_trusted) {
             Part::StandBack
         } else {
             Part::Receive
@@ -96,7 +99,7 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
                     core.progress_on_engine();
                 }
                 if part == Part::StandBack {
-                    trust.judge(core, port);
+                    judge(&mut trust, core, port);
                 }
             }
             Err(error) => {
@@ -108,46 +111,20 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
     }
 }
 
-/// Whether a program that polls is trusted to take what arrives.
-struct Trust {
-    /// Not before.
-    from: Time,
-    /// How long it is withdrawn the next time.
-    pause: Duration,
-}
-
-impl Default for Trust {
-    fn default() -> Self {
-        Self {
-            from: Time::ZERO,
-            pause: SHORTEST_PAUSE,
-        }
+/// At the end of a time in which the port was left to the program: withdraws trust if packets wait and nobody polls.
+fn judge(trust: &mut Trust, core: &Arc<Core>, port: &Port) {
+    if !is_readable(port) {
+        return trust.confirm();
     }
-}
-
-impl Trust {
-    fn is_given(&self, now: Time) -> bool {
-        now >= self.from
+    let before = core.polls();
+    std::thread::sleep(GLANCE);
+    // A thread that is in the middle of receiving needs no help.
+    if core.polls() != before || core.is_receiving() || !is_readable(port) {
+        return;
     }
-
-    /// At the end of a time in which the port was left to the program: withdraws trust if packets wait and nobody polls.
-    fn judge(&mut self, core: &Arc<Core>, port: &Port) {
-        if !is_readable(port) {
-            self.pause = SHORTEST_PAUSE;
-            return;
-        }
-        let before = core.polls.load(Ordering::Relaxed);
-        std::thread::sleep(GLANCE);
-        // A thread that is in the middle of receiving needs no help.
-        if core.polls.load(Ordering::Relaxed) != before || core.is_receiving() || !is_readable(port)
-        {
-            return;
-        }
-        core.lingering().doubt();
-        self.from = core.now() + self.pause;
-        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-        core.progress_on_engine();
-    }
+    core.lingering().doubt();
+    trust.withdraw(core.now());
+    core.progress_on_engine();
 }
 
 fn is_readable(port: &Port) -> bool {
@@ -224,8 +201,5 @@ fn sleep(
 
 /// A program that polls does so several times within this time.
 const GLANCE: Duration = Duration::from_micros(100);
-/// For how long the engine receives when it has found packets that nobody took: twice as long each time in a row.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// How long the engine leaves the port to a program that polls.
 pub(crate) const STAND_BACK: Duration = Duration::from_millis(1);

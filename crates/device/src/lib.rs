@@ -75,6 +75,7 @@ mod sys;
 mod timers;
 mod transmit;
 mod transport;
+mod trust;
 mod watch;
 mod xrc;
 
