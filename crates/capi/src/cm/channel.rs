@@ -1,12 +1,12 @@
 //! Event channels.
 
 use std::cell::UnsafeCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
 use oarlock_port::fork::{self, PerProcess};
@@ -53,8 +53,7 @@ impl Channel {
         rustix::fs::fcntl_setfl(&client, flags.difference(OFlags::NONBLOCK))
             .map_err(of_descriptor)?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        open().insert(serial);
-        Ok(Arc::new(Self {
+        let channel = Arc::new(Self {
             abi: UnsafeCell::new(rdma_event_channel { fd }),
             serial,
             token: client.token(),
@@ -63,7 +62,14 @@ impl Channel {
             fork_generation: fork::generation(),
             client: Mutex::new(Some(Arc::new(client))),
             unsaid: Mutex::default(),
-        }))
+        });
+        open().insert(serial, Arc::downgrade(&channel));
+        Ok(channel)
+    }
+
+    /// The channel that a wait is for, if the program has not closed it meanwhile: then its pointer is not to be followed.
+    pub(crate) fn waited_for(wait: Wait) -> Option<Arc<Self>> {
+        open().get(&wait.serial)?.upgrade()
     }
 
     /// The channel that C knows as `channel`.
@@ -293,10 +299,21 @@ pub(crate) struct Wait {
     serial: u64,
 }
 
-/// Channels that are not closed, by their serial numbers.
-static OPEN: PerProcess<Mutex<BTreeSet<u64>>> = PerProcess::new(|_| Mutex::default());
+impl Wait {
+    /// For a channel that was closed while a thread waited for it: it goes on waiting, and its descriptor may be another's now.
+    pub(crate) const fn of_closed(self) -> Self {
+        Self {
+            fd: -1,
+            serial: self.serial,
+        }
+    }
+}
 
-fn open() -> MutexGuard<'static, BTreeSet<u64>> {
+/// Channels that are not closed, by their serial numbers.
+static OPEN: PerProcess<Mutex<BTreeMap<u64, Weak<Channel>>>> =
+    PerProcess::new(|_| Mutex::default());
+
+fn open() -> MutexGuard<'static, BTreeMap<u64, Weak<Channel>>> {
     OPEN.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -304,7 +321,7 @@ fn open() -> MutexGuard<'static, BTreeSet<u64>> {
 extern "C" fn endless_unless_open(serial: u64) -> c_int {
     static ENDLESS: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let error = std::io::Error::last_os_error();
-    let endless = if open().contains(&serial) {
+    let endless = if open().contains_key(&serial) {
         None
     } else {
         ENDLESS

@@ -440,17 +440,17 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    let mut is_announced = false;
+    // SAFETY: the caller's promise.
+    let mut step = unsafe { get_step(channel, event) };
     loop {
-        // SAFETY: the caller's promise.
-        let step = unsafe { get_step(channel, event, is_announced) };
         let Step::Wait(wait) = step else {
             return step.answer();
         };
         if !channel::wait_for_byte("rdma_get_cm_event", wait) {
             return -1;
         }
-        is_announced = true;
+        // SAFETY: the caller's promise.
+        step = unsafe { get_step_again(wait, event) };
     }
 }
 
@@ -472,18 +472,37 @@ impl Step {
     }
 }
 
-/// One look, from which nothing unwinds.
+/// The first look, from which nothing unwinds.
 unsafe extern "C" fn get_step(
     channel: *mut rdma_event_channel,
     place: *mut *mut rdma_cm_event,
-    is_announced: bool,
 ) -> Step {
     let looked = if place.is_null() {
         Err(Refused::new(libc::EINVAL, "no place for the event"))
     } else {
         // SAFETY: the caller's promise.
-        unsafe { Channel::share(channel) }.and_then(|channel| next(&channel, is_announced))
+        unsafe { Channel::share(channel) }.and_then(|channel| next(&channel, false))
     };
+    // SAFETY: the caller's promise.
+    unsafe { step_of(looked, place) }
+}
+
+/// A further look, after a wait; nothing unwinds from it. Meanwhile the program may have closed the channel, whose pointer leads
+/// nowhere then. As in a kernel, the wait goes on.
+unsafe extern "C" fn get_step_again(wait: Wait, place: *mut *mut rdma_cm_event) -> Step {
+    let Some(channel) = Channel::waited_for(wait) else {
+        return Step::Wait(wait.of_closed());
+    };
+    match next(&channel, true) {
+        Err(_) if channel.is_closed() => Step::Wait(wait.of_closed()),
+        // SAFETY: the caller's promise.
+        looked => unsafe { step_of(looked, place) },
+    }
+}
+
+/// # Safety
+/// `place` is valid for writing if there is an event.
+unsafe fn step_of(looked: Result<Next>, place: *mut *mut rdma_cm_event) -> Step {
     match looked {
         Ok(Next::Wait(wait)) => Step::Wait(wait),
         Ok(Next::Event(event)) => {
