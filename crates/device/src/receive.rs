@@ -23,8 +23,6 @@ pub(crate) struct Receiver {
     batch: Batch,
     touched: Vec<Arc<QpShared>>,
     incoming: Incoming,
-    /// Polls in a row that found nothing.
-    empty: u32,
 }
 
 /// What a packet of the batch meets.
@@ -40,20 +38,9 @@ struct Arrival<'a> {
 impl Core {
     /// Takes what has arrived, if no other thread does; called by those who poll.
     pub(crate) fn progress_inline(self: &Arc<Self>) {
-        let Some(mut receiver) = try_lock(&self.receiver) else {
-            return;
-        };
-        self.polls.fetch_add(1, Ordering::Relaxed);
-        if self.receive(&mut receiver) {
-            receiver.empty = 0;
-            return;
-        }
-        receiver.empty = receiver.empty.wrapping_add(1);
-        let gives_way = receiver.empty >= PATIENCE && receiver.empty.is_multiple_of(GIVES_WAY);
-        drop(receiver);
-        if gives_way {
-            // Whoever is to send what is waited for may need this processor.
-            std::thread::yield_now();
+        if let Some(mut receiver) = try_lock(&self.receiver) {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            self.receive(&mut receiver);
         }
     }
 
@@ -69,9 +56,7 @@ impl Core {
     /// Takes what has arrived; waits for another thread that is at it. For the engine.
     pub(crate) fn progress(self: &Arc<Self>) {
         let mut receiver = lock(&self.receiver);
-        if self.receive(&mut receiver) {
-            receiver.empty = 0;
-        }
+        self.receive(&mut receiver);
     }
 
     /// As [`progress`](Self::progress), for the engine, when nobody else has received.
@@ -88,14 +73,12 @@ impl Core {
         try_lock(&self.receiver).is_none()
     }
 
-    /// Whether there was something.
-    fn receive(self: &Arc<Self>, receiver: &mut Receiver) -> bool {
-        for batch in 0..MAX_BATCHES {
+    fn receive(self: &Arc<Self>, receiver: &mut Receiver) {
+        for _ in 0..MAX_BATCHES {
             if !self.receive_batch(receiver) {
-                return batch > 0;
+                return;
             }
         }
-        true
     }
 
     /// Whether there was one.
@@ -124,7 +107,6 @@ impl Core {
             batch,
             touched,
             incoming,
-            ..
         } = receiver;
         let slot = read(&self.port).as_ref().map(|port| port.slot());
         // Runs of one queue pair are the rule.
@@ -328,10 +310,6 @@ fn collect_following<'a>(
     }
 }
 
-/// Polls that find nothing before a thread gives way: longer than an answer takes on one host.
-const PATIENCE: u32 = 64;
-/// From then on, each so many of them.
-const GIVES_WAY: u32 = 16;
 /// Batches that one call takes before it looks at something else.
 const MAX_BATCHES: usize = 16;
 /// No burst has more packets.
