@@ -74,7 +74,7 @@ def elsewhere(sources, folder):
     listed_rules = {what for what in differs if ":" not in what}
     wrong = [failed.get(rule, f"{of}: does not show {rule}") for rule, of in rules.items() if rule not in shown | here | listed_rules]
     wrong += [f"kernel.txt: {rule} is no rule, or one that is only here" for rule in sorted(listed_rules - (rules.keys() - here))]
-    wrong += [f"kernel.txt: {rule} is shown there" for rule in sorted(listed_rules & shown)]
+    wrong += [f"kernel.txt: {rule} is shown there" for rule in sorted(listed_rules & shown) if not differs[rule].startswith("older kernels: ")]
     print("\n".join(wrong))
     print(f"rules={len(rules)} shown={len(shown)} here={len(here)} otherwise={len(listed_rules)} wrong={len(wrong)}")
     sys.exit(1 if wrong or not shown else 0)

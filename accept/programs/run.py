@@ -108,7 +108,7 @@ class Run:
             )
         )
         ours = words[0].startswith("/")
-        process = host.start(words if ours else [hosts.OARLOCK, "run", "--", *words], NO_SERVICE if self.planted_now else None)
+        process = host.start(words if ours else [hosts.OARLOCK, "run", "--", *words], NO_SERVICE if self.planted else None)
         process.program, process.is_ours = os.path.basename(words[0]), ours
         return process
 
@@ -173,7 +173,8 @@ class Run:
 
     def on_hosts(self):
         alone = "ready" not in self.row
-        if not self.planted or alone:
+        # This starts a service. A program of a planted run finds that one or none: what it starts again would be no loss.
+        if self.planted != "absent" or alone:
             self.devices = self.server_host.devices()
         if self.planted and alone:
             self.lose_service()
