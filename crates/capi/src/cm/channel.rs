@@ -75,7 +75,8 @@ impl Channel {
     /// The channel that C knows as `channel`.
     ///
     /// # Errors
-    /// `EINVAL`: null. `EPERM`: it was made before a fork, by the parent.
+    /// `EINVAL`: null. `EACCES`: it was made before a fork, by the parent; so the kernel answers whoever has other credentials than the opener of
+    /// the descriptor.
     ///
     /// # Safety
     /// `channel` is null, or what C got of this library and has not destroyed.
@@ -87,7 +88,7 @@ impl Channel {
         let channel = unsafe { &*channel.cast::<Self>() };
         if channel.fork_generation != fork::generation() {
             return Err(Refused::new(
-                libc::EPERM,
+                libc::EACCES,
                 "the event channel is of the process that this one was forked from",
             ));
         }

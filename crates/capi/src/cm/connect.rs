@@ -6,7 +6,7 @@ use oarlock_ucm::abi::Ece;
 use oarlock_ucm::client::{self, Param};
 
 use super::id::Id;
-use super::{event, qp, resolve, sync};
+use super::{qp, resolve, sync};
 use crate::abi::*;
 use crate::errno::{self, Refused, Result};
 
@@ -270,10 +270,6 @@ fn accept(id: &Id, given: Option<Given>) -> Result<()> {
     let param = param(id, given)?;
     let command = client::accept(id.number(), id.uid(), &param).map_err(too_long)?;
     id.call(command).inspect_err(|_| stop(id))?;
-    if id.is_datagram() && id.is_sync() {
-        // Nothing more comes to this side, and the request is answered.
-        event::release_kept(id);
-    }
     Ok(())
 }
 

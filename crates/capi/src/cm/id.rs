@@ -166,7 +166,8 @@ impl Id {
     /// The identifier that C knows as `id`.
     ///
     /// # Errors
-    /// `EINVAL`: null. `EPERM`: it was made before a fork, by the parent.
+    /// `EINVAL`: null. `EACCES`: it was made before a fork, by the parent; so the kernel answers whoever has other credentials than the opener of
+    /// the descriptor.
     ///
     /// # Safety
     /// `id` is null, or what C got of this library and has not destroyed.
@@ -178,7 +179,7 @@ impl Id {
         let id = unsafe { &*id.cast::<Self>() };
         if id.fork_generation != fork::generation() {
             return Err(Refused::new(
-                libc::EPERM,
+                libc::EACCES,
                 "the identifier is of the process that this one was forked from",
             ));
         }

@@ -48,7 +48,8 @@ impl AddressHandle {
 /// RoCEv2 (`ib_resolve_unicast_gid_dmac` of Linux drivers/infiniband/core/verbs.c): programs put 0 or 1 there.
 ///
 /// # Errors
-/// `EINVAL`: no global route, no such port, no such address of the port, or one of the other IP version.
+/// `EINVAL`: no global route, no such port, or an address of the other IP version. `ENODATA`: the port has no address of that
+/// index.
 pub(crate) fn vector_of(context: &Context, attr: &ibv_ah_attr) -> Result<AddressVector> {
     let device = context.device.device();
     if attr.is_global == 0 {
@@ -61,9 +62,8 @@ pub(crate) fn vector_of(context: &Context, attr: &ibv_ah_attr) -> Result<Address
     let gids = context.device.gids();
     let local = gids.get(usize::from(route.sgid_index)).ok_or_else(|| {
         let (index, count) = (route.sgid_index, gids.len());
-        invalid(format!(
-            "no address has index {index}: the port has {count}"
-        ))
+        let sentence = format!("no address has index {index}: the port has {count}");
+        Refused::new(libc::ENODATA, sentence)
     })?;
     let remote = gid_of(&route.dgid);
     if remote.is_unspecified() {

@@ -27,14 +27,14 @@ static void must_not(void *with)
 	struct rdma_cm_id *id;
 	int reuse = 1;
 
-	FAILS(rule, rdma_get_cm_event(pair->active_channel, &event), EPERM);
-	FAILS(rule, rdma_create_id(pair->active_channel, &id, NULL, RDMA_PS_TCP), EPERM);
-	FAILS(rule, rdma_disconnect(pair->active), EPERM);
-	FAILS(rule, rdma_listen(pair->listener, 1), EPERM);
+	FAILS(rule, rdma_get_cm_event(pair->active_channel, &event), EACCES);
+	FAILS(rule, rdma_create_id(pair->active_channel, &id, NULL, RDMA_PS_TCP), EACCES);
+	FAILS(rule, rdma_disconnect(pair->active), EACCES);
+	FAILS(rule, rdma_listen(pair->listener, 1), EACCES);
 	FAILS(rule, rdma_set_option(pair->listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof reuse),
-	      EPERM);
-	FAILS(rule, rdma_migrate_id(pair->active, pair->passive_channel), EPERM);
-	FAILS(rule, rdma_destroy_id(pair->active), EPERM);
+	      EACCES);
+	FAILS(rule, rdma_migrate_id(pair->active, pair->passive_channel), EACCES);
+	FAILS(rule, rdma_destroy_id(pair->active), EACCES);
 	rdma_destroy_event_channel(pair->active_channel);
 }
 
