@@ -85,6 +85,66 @@ static void others(struct ibv_device *device)
 	ok("files-others");
 }
 
+static char fifo[64];
+
+static void note(void *noted)
+{
+	*(int *)noted = 1;
+}
+
+/* Nobody opens its other end. */
+static void *wait_in_open(void *noted)
+{
+	pthread_cleanup_push(note, noted);
+	open(fifo, O_RDONLY);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void *wait_in_fopen(void *noted)
+{
+	pthread_cleanup_push(note, noted);
+	fopen(fifo, "r");
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* Asks for it with the cancellation waiting already, and opens nothing otherwise. */
+static char node_guid[600];
+static void *open_cancelled(void *noted)
+{
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	pthread_cancel(pthread_self());
+	pthread_cleanup_push(note, noted);
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+	open(node_guid, O_RDONLY | O_CLOEXEC);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void cancelled(struct ibv_device *device)
+{
+	void *(*ways[])(void *) = { wait_in_open, wait_in_fopen, open_cancelled };
+
+	snprintf(node_guid, sizeof node_guid, "%s/node_guid", device->ibdev_path);
+	snprintf(fifo, sizeof fifo, "/tmp/oarlock-rule-%d", getpid());
+	CHECK("files-cancel", mkfifo(fifo, 0600) == 0);
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		pthread_t waiting;
+		void *end;
+		int noted = 0;
+
+		CHECK("files-cancel", pthread_create(&waiting, NULL, ways[i], &noted) == 0);
+		usleep(A_WHILE * 1000);
+		CHECK("files-cancel", i == 2 || pthread_cancel(waiting) == 0);
+		CHECK("files-cancel", pthread_join(waiting, &end) == 0 && end == PTHREAD_CANCELED && noted);
+	}
+	CHECK("files-cancel", unlink(fifo) == 0);
+	ok("files-cancel");
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **list;
@@ -101,6 +161,7 @@ int main(int argc, char **argv)
 		node(list[i]);
 		others(list[i]);
 	}
+	cancelled(list[0]);
 	ibv_free_device_list(list);
 	return 0;
 }

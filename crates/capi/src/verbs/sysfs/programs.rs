@@ -7,8 +7,10 @@
 //! a device's node can be asked for, and not opened. Folders have no content.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::hint::black_box;
 use std::io::{Seek as _, Write as _};
-use std::os::fd::{FromRawFd as _, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd, OwnedFd};
+use std::ptr;
 
 use super::slots::{self, Function};
 use super::{device, of_devices, path_bytes};
@@ -44,29 +46,56 @@ enum File {
     Content(String),
 }
 
-/// The file of a device of this host at `path`, after a call has not found another one there; `errno` is as it was.
+/// What `then` makes of the file of a device of this host at `path`, after a call has not found another one there; `None` if
+/// there is none either, and `errno` is as it was.
+///
+/// The thread cannot be cancelled in here: unwinding ends where Rust's functions begin, and the process with it.
 ///
 /// # Safety
 /// `path` is a C string.
-unsafe fn missing(path: *const c_char) -> Option<File> {
+unsafe fn answer<T>(path: *const c_char, then: impl FnOnce(File) -> T) -> Option<T> {
     let errno = std::io::Error::last_os_error().raw_os_error()?;
     if errno != libc::ENOENT {
         return None;
     }
     // SAFETY: the caller's promise: the call has read it.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let found = if let Some(node) = path.strip_prefix(NODES) {
-        is_node(node).then_some(File::Node)
-    } else if let Some(below) = path.strip_prefix(path_bytes())
-        && below.starts_with(CLASS)
-    {
-        let content = str::from_utf8(below).ok().map(of_devices);
-        content.and_then(|content| content.ok()?).map(File::Content)
-    } else {
+    let node = path.strip_prefix(NODES);
+    let below = path.strip_prefix(path_bytes());
+    let below = below.filter(|below| below.starts_with(CLASS));
+    if node.is_none() && below.is_none() {
         return None;
+    }
+    let _uncancelled = Uncancelled::new();
+    let found = match node {
+        Some(node) => is_node(node).then_some(File::Node),
+        None => below
+            .and_then(|below| of_devices(str::from_utf8(below).ok()?).ok()?)
+            .map(File::Content),
     };
     set_errno(errno);
-    found
+    found.map(then)
+}
+
+/// While it lives `pthread_cancel` of the thread waits.
+struct Uncancelled {
+    before: c_int,
+}
+
+impl Uncancelled {
+    fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: room for the answer.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: what `new` was told, and null for what nobody asks.
+        unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
+    }
 }
 
 /// `uverbsN`, as the devices' `dev_name` says.
@@ -108,44 +137,42 @@ fn set_errno(errno: c_int) {
 /// access(2)
 unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the program's promise.
-    let answer = unsafe { libc::access(path, mode) };
-    if answer == 0 {
+    let real = unsafe { libc::access(path, mode) };
+    if real == 0 {
         return 0;
     }
-    // SAFETY: the program's promise.
-    match unsafe { missing(path) } {
-        Some(File::Node) if mode & libc::X_OK == 0 => 0,
-        Some(File::Content(_)) if mode & (libc::X_OK | libc::W_OK) == 0 => 0,
-        Some(_) => {
-            set_errno(libc::EACCES);
-            -1
+    let of_file = |file| {
+        let refused = match file {
+            File::Node => libc::X_OK,
+            File::Content(_) => libc::X_OK | libc::W_OK,
+        };
+        if mode & refused == 0 {
+            return 0;
         }
-        None => answer,
-    }
+        set_errno(libc::EACCES);
+        -1
+    };
+    // SAFETY: the program's promise.
+    unsafe { answer(path, of_file) }.unwrap_or(real)
 }
 
 /// stat(2)
 unsafe extern "C" fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int {
     // SAFETY: the program's promise.
-    let answer = unsafe { libc::stat(path, buf) };
-    if answer == 0 {
+    let real = unsafe { libc::stat(path, buf) };
+    if real == 0 {
         return 0;
     }
-    // SAFETY: the program's promise.
-    match unsafe { missing(path) } {
+    let of_file = |file| match file {
         // SAFETY: a C string; the program's promise.
-        Some(File::Node) => unsafe { libc::stat(c"/dev/null".as_ptr(), buf) },
-        Some(file) => match file.open(false).map(IntoRawFd::into_raw_fd) {
-            // SAFETY: the descriptor is closed once; the program's promise.
-            Some(fd) => unsafe {
-                let answer = libc::fstat(fd, buf);
-                libc::close(fd);
-                answer
-            },
-            None => -1,
-        },
-        None => answer,
-    }
+        File::Node => unsafe { libc::stat(c"/dev/null".as_ptr(), buf) },
+        file @ File::Content(_) => file.open(false).map_or(-1, |open| {
+            // SAFETY: an open descriptor; the program's promise.
+            unsafe { libc::fstat(open.as_raw_fd(), buf) }
+        }),
+    };
+    // SAFETY: the program's promise.
+    unsafe { answer(path, of_file) }.unwrap_or(real)
 }
 
 /// What programs call for stat(2) that were built with a C library before 2.33; all versions of the structure are one on
@@ -155,53 +182,82 @@ unsafe extern "C" fn xstat(_version: c_int, path: *const c_char, buf: *mut libc:
     unsafe { stat(path, buf) }
 }
 
-/// open(2), whose third argument is where a third would be, whether it is given or not.
-unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+/// open(2), whose third argument is where a third would be, whether it is given or not. A thread that waits in it may be
+/// cancelled, which unwinds it: it owns nothing.
+unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the program's promise.
-    let answer = unsafe { libc::open(path, flags, mode) };
-    if answer >= 0 {
-        return answer;
+    let real = unsafe { c_open(path, flags, mode) };
+    if real >= 0 {
+        return real;
     }
     // SAFETY: the program's promise.
-    let Some(file) = (unsafe { missing(path) }) else {
-        return answer;
-    };
-    if flags & libc::O_ACCMODE != libc::O_RDONLY && matches!(file, File::Content(_)) {
-        set_errno(libc::EACCES);
-        return -1;
-    }
-    let opened = file.open(flags & libc::O_CLOEXEC == 0);
-    opened.map_or(-1, IntoRawFd::into_raw_fd)
+    unsafe { open_missing(path, flags) }
 }
 
-/// fopen(3)
-unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    // SAFETY: the program's promise.
-    let answer = unsafe { libc::fopen(path, mode) };
-    if !answer.is_null() {
-        return answer;
-    }
-    // SAFETY: the program's promise.
-    let (Some(file), how) = (unsafe { (missing(path), CStr::from_ptr(mode)) }) else {
-        return answer;
+/// [`open`] of what is not there otherwise.
+unsafe extern "C" fn open_missing(path: *const c_char, flags: c_int) -> c_int {
+    let of_file = |file| {
+        if flags & libc::O_ACCMODE != libc::O_RDONLY && matches!(file, File::Content(_)) {
+            set_errno(libc::EACCES);
+            return -1;
+        }
+        let opened = file.open(flags & libc::O_CLOEXEC == 0);
+        opened.map_or(-1, IntoRawFd::into_raw_fd)
     };
-    let how = how.to_bytes();
-    if how.first() != Some(&b'r') || how.contains(&b'+') {
-        set_errno(libc::EACCES);
-        return answer;
-    }
-    let Some(fd) = file.open(!how.contains(&b'e')).map(IntoRawFd::into_raw_fd) else {
-        return answer;
-    };
-    // SAFETY: an open descriptor; the program's promise.
-    let stream = unsafe { libc::fdopen(fd, mode) };
-    if stream.is_null() {
-        // SAFETY: nobody else has it.
-        unsafe { libc::close(fd) };
-    }
-    stream
+    // SAFETY: the program's promise.
+    unsafe { answer(path, of_file) }.unwrap_or(-1)
 }
 
+/// fopen(3); cancelled as [`open`] is.
+unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    // The compiler knows the function by its name, and takes it for one that does not unwind.
+    let c_fopen: unsafe extern "C-unwind" fn(_, _) -> _ = black_box(c_fopen);
+    // SAFETY: the program's promise.
+    let real = unsafe { c_fopen(path, mode) };
+    if !real.is_null() {
+        return real;
+    }
+    // SAFETY: the program's promise.
+    unsafe { fopen_missing(path, mode) }
+}
+
+/// [`fopen`] of what is not there otherwise.
+unsafe extern "C" fn fopen_missing(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    let of_file = |file: File| {
+        // SAFETY: the program's promise.
+        let how = unsafe { CStr::from_ptr(mode) }.to_bytes();
+        if how.first() != Some(&b'r') || how.contains(&b'+') {
+            set_errno(libc::EACCES);
+            return ptr::null_mut();
+        }
+        let Some(open) = file.open(!how.contains(&b'e')) else {
+            return ptr::null_mut();
+        };
+        // SAFETY: an open descriptor; the program's promise.
+        let stream = unsafe { libc::fdopen(open.as_raw_fd(), mode) };
+        if !stream.is_null() {
+            // The stream has it.
+            let _ = open.into_raw_fd();
+        }
+        stream
+    };
+    // SAFETY: the program's promise.
+    unsafe { answer(path, of_file) }.unwrap_or(ptr::null_mut())
+}
+
+// As the crate libc declares them, but that they may unwind.
+unsafe extern "C-unwind" {
+    #[link_name = "open"]
+    fn c_open(path: *const c_char, flags: c_int, ...) -> c_int;
+    #[link_name = "fopen"]
+    fn c_fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
 const NODES: &[u8] = b"/dev/infiniband/";
 /// Below the root of sysfs: `infiniband`, `infiniband_verbs`.
 const CLASS: &[u8] = b"/class/infiniband";

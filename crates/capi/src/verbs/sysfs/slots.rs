@@ -130,41 +130,57 @@ impl<'a> Object<'a> {
                 continue;
             }
             // SAFETY: the relocation is about that symbol, whose name is a C string.
-            let name = unsafe {
-                let name = (*self.symbols.add(symbol)).st_name as usize;
-                CStr::from_ptr(self.names.add(name))
+            let (name, is_variable) = unsafe {
+                let symbol = &*self.symbols.add(symbol);
+                let name = CStr::from_ptr(self.names.add(symbol.st_name as usize));
+                (name, symbol.st_info & 0xf == STT_OBJECT)
             };
-            if name == function.name {
+            if name == function.name && !is_variable {
                 self.write(self.base + relocation.offset as usize, function.address);
             }
         }
+    }
+
+    /// Whether a slot has what the file says: the linker is about to put in what it is to be, or to add the object's
+    /// address. An object is seen here from the moment on that it is mapped.
+    fn is_as_in_file(&self, value: usize) -> bool {
+        let ends = self.headers.iter().filter(|one| one.p_type == PT_LOAD);
+        let end = ends.map(|one| one.p_vaddr + one.p_memsz).max();
+        self.base != 0 && end.is_some_and(|end| (value as u64) < end)
     }
 
     /// Slots that the linker has made read-only are so again afterwards.
     fn write(&self, slot: usize, address: usize) {
         // SAFETY: a slot of the object, aligned, which other threads read at any time.
         let value = unsafe { AtomicUsize::from_ptr(slot as *mut usize) };
-        if value.load(Ordering::Acquire) == address {
+        let before = value.load(Ordering::Acquire);
+        if before == address || self.is_as_in_file(before) {
             return;
         }
         // SAFETY: asks only.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.cast_unsigned() as usize;
         let page_of = |address: usize| address & !(page - 1);
         // The linker seals whole pages: one that such a segment ends in stays as it is.
-        let is_sealed = self.headers.iter().any(|header| {
+        let to_be_sealed = self.headers.iter().any(|header| {
             let first = self.base + header.p_vaddr as usize;
             let sealed = page_of(first)..page_of(first + header.p_memsz as usize);
             header.p_type == PT_GNU_RELRO && sealed.contains(&slot)
         });
         let start = ptr::with_exposed_provenance_mut::<c_void>(page_of(slot));
+        // A linker that has not sealed the page has more to write there. (Before Linux 5.14 the answer is always no.)
+        // SAFETY: changes no byte.
+        let is_sealed =
+            to_be_sealed && unsafe { libc::madvise(start, page, libc::MADV_POPULATE_WRITE) != 0 };
         let protect = |access| {
             // SAFETY: the page of the slot, which is mapped and stays so.
             unsafe { libc::mprotect(start, page, access) == 0 }
         };
-        if is_sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        // It may seal the page at any moment.
+        if to_be_sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
             return;
         }
-        value.store(address, Ordering::Release);
+        // Another value meanwhile is the linker's, which binds the function at this moment: it stays for this time.
+        let _ = value.compare_exchange(before, address, Ordering::Release, Ordering::Relaxed);
         if is_sealed {
             protect(libc::PROT_READ);
         }
@@ -190,6 +206,8 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 
+const STT_OBJECT: u8 = 1;
+
 const DT_PLTRELSZ: usize = 2;
 const DT_STRTAB: usize = 5;
 const DT_SYMTAB: usize = 6;
@@ -198,3 +216,119 @@ const DT_RELASZ: usize = 8;
 const DT_PLTREL: usize = 20;
 const DT_JMPREL: usize = 23;
 const LAST_TAG: usize = DT_JMPREL + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// A page of an object that the linker is to seal, with a slot at its start.
+    struct Loaded {
+        page: *mut AtomicUsize,
+        headers: [libc::Elf64_Phdr; 2],
+    }
+
+    impl Loaded {
+        fn new() -> Self {
+            // SAFETY: a new mapping, wherever there is room.
+            let page = unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    PAGE,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(page, libc::MAP_FAILED);
+            let header = |kind| libc::Elf64_Phdr {
+                p_type: kind,
+                p_flags: 0,
+                p_offset: 0,
+                p_vaddr: 0,
+                p_paddr: 0,
+                p_filesz: PAGE as u64,
+                p_memsz: PAGE as u64,
+                p_align: PAGE as u64,
+            };
+            Self {
+                page: page.cast(),
+                headers: [header(PT_LOAD), header(PT_GNU_RELRO)],
+            }
+        }
+
+        fn slot(&self) -> &AtomicUsize {
+            // SAFETY: mapped, aligned, and initialized by the kernel.
+            unsafe { &*self.page }
+        }
+
+        fn write(&self, address: usize) {
+            let object = Object {
+                base: self.page.expose_provenance(),
+                headers: &self.headers,
+                symbols: ptr::null(),
+                names: ptr::null(),
+                relocations: [&[], &[]],
+            };
+            object.write(object.base, address);
+        }
+
+        fn seal(&self) {
+            // SAFETY: the page is this value's.
+            let status = unsafe { libc::mprotect(self.page.cast(), PAGE, libc::PROT_READ) };
+            assert_eq!(status, 0);
+        }
+
+        fn is_writable(&self) -> bool {
+            let page = self.page.cast();
+            // SAFETY: changes no byte.
+            unsafe { libc::madvise(page, PAGE, libc::MADV_POPULATE_WRITE) == 0 }
+        }
+    }
+
+    impl Drop for Loaded {
+        fn drop(&mut self) {
+            // SAFETY: mapped by `new`, and nobody looks at it any more.
+            unsafe { libc::munmap(self.page.cast(), PAGE) };
+        }
+    }
+
+    const BEFORE: usize = 0x5555_5555_0000;
+    const AFTER: usize = 0x7777_7777_0000;
+
+    #[test]
+    fn a_sealed_slot_is_written_and_sealed_again() {
+        let loaded = Loaded::new();
+        loaded.slot().store(BEFORE, Ordering::Relaxed);
+        loaded.seal();
+        loaded.write(AFTER);
+        assert_eq!(loaded.slot().load(Ordering::Relaxed), AFTER);
+        assert!(!loaded.is_writable());
+    }
+
+    #[test]
+    fn a_page_that_the_linker_still_writes_is_not_sealed_before_it_does() {
+        let loaded = Loaded::new();
+        if !loaded.is_writable() {
+            eprintln!("not run: before Linux 5.14 nothing tells whether a page is sealed");
+            return;
+        }
+        loaded.slot().store(BEFORE, Ordering::Relaxed);
+        loaded.write(AFTER);
+        assert_eq!(loaded.slot().load(Ordering::Relaxed), AFTER);
+        assert!(loaded.is_writable());
+    }
+
+    #[test]
+    fn a_slot_that_the_linker_has_not_filled_yet_is_left_to_it() {
+        // Nothing, and the address of a stub, which has the object's own still to be added.
+        for in_file in [0, PAGE - 8] {
+            let loaded = Loaded::new();
+            loaded.slot().store(in_file, Ordering::Relaxed);
+            loaded.write(AFTER);
+            assert_eq!(loaded.slot().load(Ordering::Relaxed), in_file);
+        }
+    }
+}
