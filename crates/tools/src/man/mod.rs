@@ -9,7 +9,7 @@ use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use pages::Page;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Options of `oarlock man`.
@@ -66,9 +66,17 @@ fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         // A pager that was left early has read enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(system("standard output")),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+        written => written.map_err(system("standard output"))?,
     }
+    if out.is_terminal() {
+        // Nobody is left to tell when standard error is closed.
+        let _ = writeln!(
+            io::stderr(),
+            "note: that was the source of the page; `| man -l -` shows it"
+        );
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &[u8]) -> Result<(), Failure> {

@@ -37,6 +37,14 @@ const LOG: (&str, &str) = (
     "OARLOCK_LOG",
     "What is logged to standard error: error, warn (the default), info, debug, trace, or a filter such as \"warn,oarlock_hostd=debug\".",
 );
+const LOG_OF_LIBRARIES: (&str, &str) = (
+    "OARLOCK_LOG",
+    "What the libraries log to standard error, --log goes before it: error (the default), warn (also why a call of the program failed), info, debug, trace, or a filter such as \"warn,oarlock_hostd=debug\".",
+);
+const DEVICE: (&str, &str) = (
+    "OARLOCK_DEVICE",
+    "The only RDMA device that the program is shown, as by --device. One that connects through the RDMA CM still gets the device of its address.",
+);
 const HOSTD: (&str, &str) = (
     "OARLOCK_HOSTD",
     "The program that is started as the host service when none runs; without it this very program (other programs look for oarlock in their own folder, then in PATH).",
@@ -65,6 +73,18 @@ const PROGRAM: &[(&str, &str)] = &[
     HOSTD,
     LOG,
     LOG_FILE,
+    FAULT,
+    FAULT_RECORD,
+    FAULT_REPLAY,
+    TRACE,
+];
+
+/// A program in C, that is.
+const PROGRAM_IN_C: &[(&str, &str)] = &[
+    HOSTD,
+    LOG_OF_LIBRARIES,
+    LOG_FILE,
+    DEVICE,
     FAULT,
     FAULT_RECORD,
     FAULT_REPLAY,
@@ -280,7 +300,7 @@ pub(super) const PAGES: &[Page] = &[
         description: &[
             "Runs a program that is linked with librdmacm or libibverbs, as it is, on the software RDMA devices of this host: no RDMA hardware, no kernel module, no privilege. The libraries of this program take the place of the system's for the program and whatever it starts, and for nothing else.",
             "The program takes the place of this one: its process number, its terminal, its signals and its exit status are its own. The host service is started before, if none runs, so that the program finds it.",
-            "A program that cannot get the libraries so is refused with a sentence: one that is statically linked, of another C library (musl) or architecture, with the rights of another user (setuid, setgid, capabilities), or with a library path of its own (RPATH) that has such libraries. What a program reads under /sys/class/infiniband by itself is not there, as on a machine without an RDMA device.",
+            "A program that cannot get the libraries so is refused with a sentence: one that is statically linked, of another C library (musl) or architecture, with the rights of another user (setuid, setgid, capabilities), or with a library path of its own (RPATH) that has such libraries. Files under /sys/class/infiniband and /dev/infiniband that a program opens or asks for by itself are served once it has asked for the list of devices; folders there are empty, as on a machine without an RDMA device.",
         ],
         exit_status: &[
             (
@@ -294,7 +314,7 @@ pub(super) const PAGES: &[Page] = &[
                 "That of the program; a shell shows 128 and the number of the signal that ended it.",
             ),
         ],
-        environment: PROGRAM,
+        environment: PROGRAM_IN_C,
         related: &["oarlock-env", "oarlock-devices", "oarlock-trace"],
         see_also: &[
             ("rdma_create_id", "3"),
@@ -310,7 +330,7 @@ pub(super) const PAGES: &[Page] = &[
             "Prints the commands by which a shell sets the variables that oarlock-run(1) gives to a program: programs that are started from that shell use the software devices from then on. The program that runs is not examined, so that one that cannot get the libraries runs without them.",
         ],
         exit_status: STATUS,
-        environment: PROGRAM,
+        environment: PROGRAM_IN_C,
         related: &["oarlock-run"],
         see_also: &[("ld.so", "8")],
     },

@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::PathBuf;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// What `run` and `env` are asked for.
 #[derive(Debug, Args)]
@@ -21,11 +22,12 @@ pub(crate) struct Settings {
     /// in the name gives each process a file of its own
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The program sees only this RDMA device (`oarlock devices` lists them)
+    /// The program is shown only this RDMA device (`oarlock devices` lists them); one that connects through the RDMA CM still
+    /// gets the device of its address
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// What the libraries say on standard error: error, warn, info, debug, trace, or a filter of the crate tracing-subscriber
-    /// [default: error]
+    /// What the libraries say on standard error: error, warn (why a call failed, too), info, debug, trace, or a filter of the
+    /// crate tracing-subscriber [default: error]
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     log: Option<String>,
 }
@@ -37,6 +39,11 @@ fn rule(text: &str) -> Result<String, String> {
 
 fn level(text: &str) -> Result<String, String> {
     EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+    // A word alone would be a filter for everything of a crate of that name.
+    let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_word && text.parse::<LevelFilter>().is_err() {
+        return Err("the levels are off, error, warn, info, debug and trace".to_owned());
+    }
     Ok(text.to_owned())
 }
 

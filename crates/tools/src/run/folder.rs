@@ -85,18 +85,23 @@ fn linked(object: &Path, runtime: Option<&OsStr>, temporary: &Path) -> Result<Pa
         .into_iter()
         .chain(of_temporary)
         .filter(|folder| is_plain(folder));
-    let mut problem = "no folder can be made for links to the library".to_owned();
+    // The first that was tried is the one that should have been: the others are for when its name is taken.
+    let mut problem = None;
     for folder in candidates {
         match make(&folder, object, user) {
             Ok(made) => return Ok(made),
             Err(error) => {
-                problem = format!(
-                    "a folder for links to the library, {}: {error}",
-                    folder.display()
-                )
+                problem.get_or_insert_with(|| {
+                    format!(
+                        "a folder for links to the library, {}: {error}",
+                        folder.display()
+                    )
+                });
             }
         }
     }
+    let problem =
+        problem.unwrap_or_else(|| "no folder can be made for links to the library".to_owned());
     Err(Refusal::ours(format!(
         "{problem}; set XDG_RUNTIME_DIR or TMPDIR to a folder of your own"
     )))

@@ -5,9 +5,8 @@
 //! is done before: [`program`] finds it and says what would keep the libraries from it, [`folder`] finds them, [`environment`]
 //! has the variables, and for a program that is linked with the libraries the host service is started.
 //!
-//! What programs read under /sys/class/infiniband by themselves is not there, as on a host without RDMA devices. Of rdma-core's
-//! and perftest's programs none needs it: what they want to know of a device they ask the library for (`ibv_read_sysfs_file`),
-//! which answers of itself.
+//! Files of devices that programs look at by themselves, under /sys/class/infiniband and /dev/infiniband, are the libraries'
+//! affair (`capi/src/verbs/sysfs/programs.rs`).
 
 mod elf;
 mod environment;
@@ -28,7 +27,8 @@ use std::process::{Command, ExitCode};
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
-    after_help = "Exit status: that of PROGRAM; 125 when oarlock itself fails or refuses, 126 when PROGRAM cannot be executed, 127 when it is not found.\n\nExamples:\n  oarlock run -- ib_send_bw                      a server ...\n  oarlock run -- ib_send_bw -R 127.0.0.1         ... and its client\n  oarlock run --fault drop:p=0.01,seed=7 -- rping -c -a 127.0.0.1 -C 100 -V\n  oarlock run --trace rping.pcapng -- rping -c -a 127.0.0.1 -C 10"
+    override_usage = "oarlock run [OPTIONS] [--] PROGRAM [ARGUMENT]...",
+    after_help = "Exit status: that of PROGRAM; 125 when oarlock itself fails or refuses, 126 when PROGRAM cannot be executed, 127 when it is not found.\n\nOptions of oarlock go before PROGRAM; what follows it is for PROGRAM.\n\nExamples:\n  oarlock run -- ib_send_bw -d soft_lo -x 0             a server ...\n  oarlock run -- ib_send_bw -d soft_lo -x 0 127.0.0.1   ... and its client, in another terminal\n  oarlock run -- ibv_rc_pingpong -g 0                   the pingpongs of libibverbs need -g\n  oarlock run --log warn -- ibv_rc_pingpong 127.0.0.1   says why a call failed\n  oarlock run --fault drop:p=0.01,seed=7 -- rping -c -a 127.0.0.1 -C 100 -V\n  oarlock run --trace rping.pcapng -- rping -c -a 127.0.0.1 -C 10"
 )]
 pub(crate) struct RunOptions {
     #[command(flatten)]
@@ -92,13 +92,18 @@ fn replace(options: &RunOptions) -> Result<Never, Refusal> {
         command.env_remove(name);
     }
     let error = command.exec();
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let sentence = if is_missing && path.exists() {
+        format!(
+            "{} cannot be executed: what its first line names (#!), or its dynamic linker, is not there",
+            path.display()
+        )
+    } else {
+        format!("{} cannot be executed: {error}", path.display())
+    };
     Err(Refusal {
-        status: if error.kind() == io::ErrorKind::NotFound {
-            127
-        } else {
-            126
-        },
-        sentence: format!("{} cannot be executed: {error}", path.display()),
+        status: if is_missing { 127 } else { 126 },
+        sentence,
     })
 }
 

@@ -74,6 +74,10 @@ fn each_option_is_a_variable() {
 fn wrong_rules_and_levels_are_refused_with_a_reason() {
     assert!(rule("drop:opcode").unwrap_err().contains("opcode"));
     assert!(level("a=b=c").is_err());
+    assert!(level("loud").unwrap_err().contains("debug"));
+    for right in ["warn", "OFF", "oarlock_hostd", "warn,oarlock_hostd=debug"] {
+        assert_eq!(level(right).as_deref(), Ok(right));
+    }
 }
 
 #[test]

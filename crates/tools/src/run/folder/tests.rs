@@ -207,6 +207,7 @@ fn where_no_folder_can_be_had_there_is_one_sentence() {
     for part in ["others may write to it", "XDG_RUNTIME_DIR"] {
         assert!(refusal.sentence.contains(part), "{}", refusal.sentence);
     }
+    assert!(!refusal.sentence.contains(".9"), "{}", refusal.sentence);
 }
 
 #[test]
