@@ -135,11 +135,13 @@ fn search_path(libraries: &Libraries, before: Option<&OsStr>) -> Result<OsString
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shell {
     /// sh, dash, bash, zsh, ksh
+    #[value(aliases = ["bash", "zsh", "dash", "ksh"])]
     #[default]
     Sh,
     /// fish
     Fish,
     /// csh, tcsh
+    #[value(alias = "tcsh")]
     Csh,
 }
 
