@@ -1,13 +1,15 @@
 //! The system calls for which there is no safe face: socket options by number, the port's steering program,
-//! `recvmmsg`, the signals of threads and of files that grow too long, and the fork handler. The only `unsafe` code of this crate.
+//! `recvmmsg` and `sendmsg`, the signals of threads and of files that grow too long, and the fork handler. The only `unsafe` code of this crate.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper")]
 
 pub(crate) mod file;
 pub mod fork;
 mod receive;
+mod send;
 pub mod thread;
 
 pub(crate) use receive::{Received, receive_many};
+pub(crate) use send::send;
 
 use std::io;
 use std::mem::size_of;

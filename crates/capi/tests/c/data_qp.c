@@ -236,6 +236,71 @@ static void cancelling(void)
 	ok("thread-cancel-wait");
 }
 
+/* A thread that posts and polls: where the cancellation finds it. */
+struct worker {
+	struct ibv_qp *qp;
+	struct ibv_cq *cq;
+	int in_call;
+	int noted;
+};
+
+static void note_place(void *of)
+{
+	struct worker *worker = of;
+
+	worker->noted = 1;
+}
+
+static void *work(void *of)
+{
+	struct worker *worker = of;
+
+	pthread_cleanup_push(note_place, worker);
+	for (;;) {
+		struct ibv_sge sge = { (uintptr_t)side.memory, 20000, side.mr->lkey };
+		struct ibv_send_wr wr = { .sg_list = &sge,
+					  .num_sge = 1,
+					  .opcode = IBV_WR_RDMA_WRITE,
+					  .send_flags = IBV_SEND_SIGNALED,
+					  .wr.rdma = { (uintptr_t)side.memory + 65536, side.mr->rkey } };
+		struct ibv_send_wr *bad;
+		struct ibv_wc wc;
+		int n;
+
+		worker->in_call = 1;
+		if (ibv_post_send(worker->qp, &wr, &bad))
+			break;
+		while ((n = ibv_poll_cq(worker->cq, 1, &wc)) == 0)
+			;
+		worker->in_call = 0;
+		if (n < 0 || wc.status != IBV_WC_SUCCESS)
+			break;
+		pthread_testcancel();
+	}
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void cancelling_work(void)
+{
+	struct ibv_cq *cq = new_cq(&side, 64, NULL);
+	struct ibv_qp *a = new_qp_of(&side, IBV_QPT_RC, cq, 16), *b = new_qp_of(&side, IBV_QPT_RC, cq, 16);
+
+	join(&side, a, b);
+	for (int i = 0; i < 50; i++) {
+		struct worker worker = { .qp = a, .cq = cq };
+		pthread_t thread;
+		void *end;
+
+		CHECK("thread-cancel-data", pthread_create(&thread, NULL, work, &worker) == 0);
+		usleep(500 + 37 * i);
+		CHECK("thread-cancel-data", pthread_cancel(thread) == 0 && pthread_join(thread, &end) == 0);
+		CHECK("thread-cancel-data", end == PTHREAD_CANCELED && worker.noted && !worker.in_call);
+	}
+	ok("thread-cancel-data");
+	CHECK("end", ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	start(argc, argv);
@@ -246,6 +311,7 @@ int main(int argc, char **argv)
 	PART(groups());
 	PART(forks());
 	PART(cancelling());
+	PART(cancelling_work());
 	close_side(&side);
 	return 0;
 }

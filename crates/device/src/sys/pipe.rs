@@ -1,11 +1,14 @@
 //! A way out of memory that may be missing: through a pipe, into memory of ours. Short pieces are written into the pipe; of
 //! longer ones it takes the pages (`vmsplice(2)`), which are read at once. Two calls, and yet cheaper than one of
 //! `process_vm_readv(2)`, which looks up a process first, and checks whether it may be read.
+//!
+//! The C library's functions for these calls are points where a program's thread may be cancelled: the calls go around them.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libc::syscall;
 use oarlock_port::fork::ForkGuard;
 
 use super::{Direction, Range, copy_own, vectors};
@@ -117,9 +120,9 @@ impl Ends {
             let pipe = self.write.as_raw_fd();
             match &vectors[..count] {
                 // Costs less.
-                [one] if is_short => libc::write(pipe, one.iov_base, one.iov_len),
-                _ if is_short => libc::writev(pipe, vectors.as_ptr(), count as libc::c_int),
-                _ => libc::vmsplice(pipe, vectors.as_ptr(), count, 0),
+                [one] if is_short => syscall(libc::SYS_write, pipe, one.iov_base, one.iov_len),
+                _ if is_short => syscall(libc::SYS_writev, pipe, vectors.as_ptr(), count),
+                _ => syscall(libc::SYS_vmsplice, pipe, vectors.as_ptr(), count, 0),
             }
         };
         let Ok(put) = usize::try_from(put) else {
@@ -137,7 +140,10 @@ impl Ends {
             return Carried::Broken;
         };
         // SAFETY: `place` is valid for writes of its length.
-        let got = unsafe { libc::read(self.read.as_raw_fd(), place.as_mut_ptr().cast(), put) };
+        let got = unsafe {
+            let pipe = self.read.as_raw_fd();
+            syscall(libc::SYS_read, pipe, place.as_mut_ptr(), put)
+        };
         match usize::try_from(got) {
             Ok(got) if got == out.len() => Carried::All,
             Ok(got) if got == put => Carried::Less,

@@ -1,12 +1,13 @@
 //! A place from which the kernel copies into memory that may be missing: a file in memory that is mapped here, and read from
 //! into there with `preadv(2)`. For short copies a third of what `process_vm_writev(2)` costs, which looks up a process first,
-//! and checks whether it may be touched.
+//! and checks whether it may be touched. As in `pipe`, the calls go around the C library's functions.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use oarlock_port::fork::ForkGuard;
+use oarlock_port::thread::Uncancelled;
 
 use super::{MAX_RANGES, Range};
 
@@ -38,6 +39,7 @@ impl Shelf {
     /// The shelf, made at the first call; `None` where there can be none.
     pub(crate) fn mapped(&mut self) -> Option<&mut Mapped> {
         if matches!(self, Self::NotTried) {
+            let _uncancelled = Uncancelled::new();
             *self = Mapped::new().map_or_else(
                 |error| {
                     tracing::debug!(%error, "no file in memory: copies go by process_vm_writev");
@@ -108,11 +110,18 @@ impl Mapped {
         // SAFETY: the vectors live through the call, and `count` of them are filled. Where they point the kernel writes as far
         // as it is mapped and writable, which the caller allows.
         let copied = unsafe {
-            let (file, start) = (self.file.as_raw_fd(), start as libc::off_t);
+            let file = self.file.as_raw_fd();
             match &vectors[..count] {
                 // Costs less.
-                [one] => libc::pread(file, one.iov_base, one.iov_len, start),
-                _ => libc::preadv(file, vectors.as_ptr(), count as libc::c_int, start),
+                [one] => libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, start),
+                _ => libc::syscall(
+                    libc::SYS_preadv,
+                    file,
+                    vectors.as_ptr(),
+                    count,
+                    start,
+                    0_usize,
+                ),
             }
         };
         usize::try_from(copied).map_err(|_| io::Error::last_os_error())

@@ -57,14 +57,16 @@ pub(crate) fn receive_many(
     }
     // SAFETY: the descriptor is borrowed and so open. The first `count` headers point to distinct buffers, names and
     // control areas with their true lengths, all alive and not otherwise used until the call returns. The flags make
-    // the call return at once; no timeout is given.
+    // the call return at once; no timeout is given. It goes around the C library's function, where a program's thread
+    // that polls might be cancelled.
     let n = unsafe {
-        libc::recvmmsg(
+        libc::syscall(
+            libc::SYS_recvmmsg,
             socket.as_raw_fd(),
             headers.as_mut_ptr(),
-            count as libc::c_uint,
-            libc::MSG_DONTWAIT as _,
-            std::ptr::null_mut(),
+            count,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut::<libc::timespec>(),
         )
     };
     if n < 0 {

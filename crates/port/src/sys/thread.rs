@@ -1,6 +1,7 @@
 //! Threads of ours in a program of somebody else: no signal of the program is ever delivered to them.
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
@@ -39,6 +40,49 @@ pub fn take_short_turns() {
     // SAFETY: as above; the kernel only reads it. Refused, the thread is scheduled as before.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
+
+/// While it lives, `pthread_cancel` of the calling thread waits: functions of the C library that cancel a thread would unwind
+/// whatever called them. Stays on the thread that made it.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: libc::c_int,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Uncancelled {
+    /// From here on. May be made while there is one already; dropped in the reverse order.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: room for the answer; it fails only for a state that there is not.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self {
+            before,
+            _of_this_thread: PhantomData,
+        }
+    }
+}
+
+impl Default for Uncancelled {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: as in `new`, to which the state was told by the call.
+        unsafe { pthread_setcancelstate(self.before, &raw mut disabled) };
+    }
+}
+
+// Not in the crate libc.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
 
 /// `struct sched_attr` of Linux include/uapi/linux/sched/types.h, as it began.
 #[repr(C)]
@@ -125,6 +169,21 @@ mod tests {
         })
         .join()
         .expect("no panic");
+    }
+
+    #[test]
+    fn a_thread_can_be_cancelled_again_when_the_outermost_guard_is_gone() {
+        let state = || {
+            let guard = Uncancelled::new();
+            guard.before
+        };
+        let enabled = state();
+        assert_ne!(enabled, PTHREAD_CANCEL_DISABLE);
+        let outer = Uncancelled::new();
+        assert_eq!(state(), PTHREAD_CANCEL_DISABLE);
+        assert_eq!(state(), PTHREAD_CANCEL_DISABLE, "the inner one is gone");
+        drop(outer);
+        assert_eq!(state(), enabled);
     }
 
     fn is_blocked(signal: libc::c_int) -> bool {

@@ -1,12 +1,14 @@
 //! The sockets we send from: one for each family and slot of the remote host, made at first use.
 
 use crate::frame::Flow;
-use crate::sys::set_option;
+use crate::sys::thread::Uncancelled;
+use crate::sys::{send, set_option};
 use oarlock_wire::AddressVector;
-use socket2::{Domain, MsgHdr, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// All sending sockets of one slot.
@@ -48,6 +50,8 @@ impl Senders {
         if let Some(sender) = place.get() {
             return Ok(sender);
         }
+        // Not while a socket is made, which takes more calls than sending.
+        let _uncancelled = Uncancelled::new();
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         match Sender::new(ipv6) {
             Ok(sender) => Ok(place.get_or_init(|| sender)),
@@ -199,11 +203,8 @@ impl Sender {
             *slice = IoSlice::new(piece);
         }
         let address = SockAddr::from(address);
-        let message = MsgHdr::new()
-            .with_addr(&address)
-            .with_buffers(&slices[..pieces.len()])
-            .with_control(control.as_bytes());
-        self.socket.sendmsg(&message, libc::MSG_NOSIGNAL).map(drop)
+        let slices = &slices[..pieces.len()];
+        send(self.socket.as_fd(), &address, slices, control.as_bytes())
     }
 }
 

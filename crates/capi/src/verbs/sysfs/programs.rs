@@ -12,22 +12,25 @@ use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd, OwnedFd};
 use std::ptr;
 
+use oarlock_port::thread::Uncancelled;
+
 use super::slots::{self, Function};
 use super::{device, of_devices, path_bytes};
 use crate::process;
 
-/// Lets the objects of this process call the functions of this module.
+/// Lets the objects of this process call the functions of this module. Each calls the one of its own name: a program may have
+/// an `open` that calls `open64`, and it reaches what it would.
 pub(in crate::verbs) fn serve() {
     let functions = [
         of(c"access", access as *const ()),
         of(c"stat", stat as *const ()),
-        of(c"stat64", stat as *const ()),
+        of(c"stat64", stat64 as *const ()),
         of(c"__xstat", xstat as *const ()),
         of(c"__xstat64", xstat as *const ()),
         of(c"open", open as *const ()),
-        of(c"open64", open as *const ()),
+        of(c"open64", open64 as *const ()),
         of(c"fopen", fopen as *const ()),
-        of(c"fopen64", fopen as *const ()),
+        of(c"fopen64", fopen64 as *const ()),
     ];
     // SAFETY: each is as the C library's of its name.
     unsafe { slots::rebind(&functions) };
@@ -75,27 +78,6 @@ unsafe fn answer<T>(path: *const c_char, then: impl FnOnce(File) -> T) -> Option
     };
     set_errno(errno);
     found.map(then)
-}
-
-/// While it lives `pthread_cancel` of the thread waits.
-struct Uncancelled {
-    before: c_int,
-}
-
-impl Uncancelled {
-    fn new() -> Self {
-        let mut before = 0;
-        // SAFETY: room for the answer.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-        Self { before }
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        // SAFETY: what `new` was told, and null for what nobody asks.
-        unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
-    }
 }
 
 /// `uverbsN`, as the devices' `dev_name` says.
@@ -159,10 +141,25 @@ unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
 /// stat(2)
 unsafe extern "C" fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int {
     // SAFETY: the program's promise.
-    let real = unsafe { libc::stat(path, buf) };
-    if real == 0 {
-        return 0;
+    match unsafe { libc::stat(path, buf) } {
+        0 => 0,
+        // SAFETY: the program's promise.
+        _ => unsafe { stat_missing(path, buf) },
     }
+}
+
+/// As [`stat`]; the two structures are one on 64-bit machines.
+unsafe extern "C" fn stat64(path: *const c_char, buf: *mut libc::stat) -> c_int {
+    // SAFETY: the program's promise.
+    match unsafe { libc::stat64(path, buf.cast()) } {
+        0 => 0,
+        // SAFETY: the program's promise.
+        _ => unsafe { stat_missing(path, buf) },
+    }
+}
+
+/// [`stat`] of what is not there otherwise.
+unsafe fn stat_missing(path: *const c_char, buf: *mut libc::stat) -> c_int {
     let of_file = |file| match file {
         // SAFETY: a C string; the program's promise.
         File::Node => unsafe { libc::stat(c"/dev/null".as_ptr(), buf) },
@@ -172,7 +169,7 @@ unsafe extern "C" fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int {
         }),
     };
     // SAFETY: the program's promise.
-    unsafe { answer(path, of_file) }.unwrap_or(real)
+    unsafe { answer(path, of_file) }.unwrap_or(-1)
 }
 
 /// What programs call for stat(2) that were built with a C library before 2.33; all versions of the structure are one on
@@ -187,6 +184,17 @@ unsafe extern "C" fn xstat(_version: c_int, path: *const c_char, buf: *mut libc:
 unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the program's promise.
     let real = unsafe { c_open(path, flags, mode) };
+    if real >= 0 {
+        return real;
+    }
+    // SAFETY: the program's promise.
+    unsafe { open_missing(path, flags) }
+}
+
+/// As [`open`].
+unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    // SAFETY: the program's promise.
+    let real = unsafe { c_open64(path, flags, mode) };
     if real >= 0 {
         return real;
     }
@@ -214,6 +222,18 @@ unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *
     let c_fopen: unsafe extern "C-unwind" fn(_, _) -> _ = black_box(c_fopen);
     // SAFETY: the program's promise.
     let real = unsafe { c_fopen(path, mode) };
+    if !real.is_null() {
+        return real;
+    }
+    // SAFETY: the program's promise.
+    unsafe { fopen_missing(path, mode) }
+}
+
+/// As [`fopen`].
+unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    let c_fopen64: unsafe extern "C-unwind" fn(_, _) -> _ = black_box(c_fopen64);
+    // SAFETY: the program's promise.
+    let real = unsafe { c_fopen64(path, mode) };
     if !real.is_null() {
         return real;
     }
@@ -251,13 +271,12 @@ unsafe extern "C-unwind" {
     fn c_open(path: *const c_char, flags: c_int, ...) -> c_int;
     #[link_name = "fopen"]
     fn c_fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    #[link_name = "open64"]
+    fn c_open64(path: *const c_char, flags: c_int, ...) -> c_int;
+    #[link_name = "fopen64"]
+    fn c_fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
 }
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
 const NODES: &[u8] = b"/dev/infiniband/";
 /// Below the root of sysfs: `infiniband`, `infiniband_verbs`.
 const CLASS: &[u8] = b"/class/infiniband";
