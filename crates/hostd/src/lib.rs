@@ -71,11 +71,13 @@
 //! # Files
 //! `host.rs` the client; `host/` how it comes by a service, its channels, its faults and captures, what it hears of devices and what it
 //! tells of itself. `service.rs` the service, `service/` its parts: the loop, who is let in, clients and their requests,
-//! channels' pipes, QP1, captures, devices and what changes about them, statistics. `log.rs` the file that a started service logs to.
+//! channels' pipes, QP1, captures, devices and what changes about them, statistics. `log.rs` the file that a started service logs to,
+//! `folder.rs` where a user's own folders are.
 #![deny(unsafe_code)]
 
 mod address;
 mod error;
+mod folder;
 mod host;
 mod log;
 mod patience;
@@ -83,6 +85,7 @@ pub mod service;
 mod sys;
 
 pub use error::Error;
+pub use folder::user_folders;
 pub use host::{
     ClientChannel, FAULT_RECORD_VARIABLE, FAULT_REPLAY_VARIABLE, FAULT_VARIABLE, Host, HostCapture,
     HostState, Injection, TRACE_VARIABLE, Wake,

@@ -7,6 +7,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::folder::user_folders;
+
 /// The environment variable that names the log file of a service. A program that starts a service sets it, unless it is
 /// set already; empty means no file.
 pub const LOG_FILE_VARIABLE: &str = "OARLOCK_LOG_FILE";
@@ -111,19 +113,11 @@ pub(crate) fn path_for_service() -> Option<OsString> {
     }
 }
 
-/// `oarlock` in the user's folder for running programs, else `oarlock-USER` in that for temporary files; `oarlock-USER.1` and so
-/// on where somebody else has that name: on purpose, or as a user of the same number in another user namespace.
+/// The first of the user's folders that is there or can be made.
 fn folder(runtime: Option<OsString>, temporary: &Path) -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let runtime = runtime.map(PathBuf::from).filter(|path| path.is_absolute());
-    let of_temporary = std::iter::once(format!("oarlock-{user}"))
-        .chain((1..10).map(|number| format!("oarlock-{user}.{number}")))
-        .map(|name| temporary.join(name));
-    runtime
-        .map(|folder| folder.join("oarlock"))
-        .into_iter()
-        .chain(of_temporary)
-        .find(|folder| is_made_private(folder, user))
+    user_folders(runtime.as_deref(), temporary).find(|folder| is_made_private(folder, user))
 }
 
 /// Makes a folder if there is none; whether it is this user's and nobody else may write to it.

@@ -1,6 +1,7 @@
 //! The folder with the libraries under their two names.
 
 use super::program::{LIBRARIES, Refusal};
+use oarlock_hostd::user_folders;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -76,15 +77,7 @@ fn linked(object: &Path, runtime: Option<&OsStr>, temporary: &Path) -> Result<Pa
     let runtime = runtime
         .map(Path::new)
         .filter(|folder| folder.is_absolute() && is_of(folder, user));
-    // Somebody else may have the name: on purpose, or a user of the same number in another user namespace.
-    let of_temporary = std::iter::once(format!("oarlock-{user}"))
-        .chain((1..10).map(|number| format!("oarlock-{user}.{number}")))
-        .map(|name| temporary.join(name));
-    let candidates = runtime
-        .map(|folder| folder.join("oarlock"))
-        .into_iter()
-        .chain(of_temporary)
-        .filter(|folder| is_plain(folder));
+    let candidates = user_folders(runtime, temporary).filter(|folder| is_plain(folder));
     // The first that was tried is the one that should have been: the others are for when its name is taken.
     let mut problem = None;
     for folder in candidates {
