@@ -1,8 +1,6 @@
 /* Forked children: what they may not do with their parent's objects, and what they may do themselves. */
 #include "rule.h"
 
-#include <sys/wait.h>
-
 /* Runs in a child, which ends with 0 when all is well. */
 static void child(const char *rule, void (*run)(void *), void *with)
 {
@@ -75,28 +73,11 @@ static void goes_on(const char *rule, struct pair *pair)
 }
 
 /* As daemon(3) does, before anything is used. */
-static void becomes_a_daemon(void)
+static void becomes_a_daemon(const char *rule)
 {
-	const char *rule = "fork-daemon";
-	int pipes[2];
-	char done = 0;
-	pid_t pid;
-
-	CHECK(rule, pipe(pipes) == 0);
-	pid = fork();
-	CHECK(rule, pid >= 0);
-	if (pid == 0) {
-		CHECK(rule, daemon(1, 1) == 0);
-		alarm(60);
-		does_it_all((void *)rule);
-		CHECK(rule, write(pipes[1], "y", 1) == 1);
-		_exit(0);
-	}
-	close(pipes[1]);
-	CHECK(rule, read(pipes[0], &done, 1) == 1 && done == 'y');
-	close(pipes[0]);
-	waitpid(pid, NULL, 0);
-	ok(rule);
+	CHECK(rule, daemon(1, 1) == 0);
+	alarm(60);
+	does_it_all((void *)rule);
 }
 
 int main(int argc, char **argv)
@@ -104,7 +85,7 @@ int main(int argc, char **argv)
 	struct pair pair;
 
 	start(argc, argv);
-	becomes_a_daemon();
+	as_daemon("fork-daemon", becomes_a_daemon);
 	/* Every one has a child of its own, and they have children. */
 	child("fork-child", does_it_all, "fork-child");
 	pair = connected("channel-fork");

@@ -169,52 +169,35 @@ static void nothing_of(const char *rule, struct ibv_context *context, struct eve
 }
 
 /* A program that opens what it needs and becomes a daemon then: the daemon is another process, to which that does not belong. */
-static void daemon_after(void)
+static void daemon_after(const char *rule)
 {
-	const char *rule = "fork-daemon-after";
-	int pipes[2];
-	char done = 0;
-	pid_t pid;
+	struct rdma_event_channel *channel = new_channel(rule);
+	struct rdma_cm_id *listener = new_listener(rule, channel, RDMA_PS_TCP), *id;
+	struct ibv_context *context = open_port(rule);
+	struct everything old = make(context, NULL), own;
+	struct rdma_cm_event *event;
 
-	CHECK(rule, pipe(pipes) == 0);
-	pid = fork();
-	CHECK(rule, pid >= 0);
-	if (pid == 0) {
-		struct rdma_event_channel *channel = new_channel(rule);
-		struct rdma_cm_id *listener = new_listener(rule, channel, RDMA_PS_TCP), *id;
-		struct ibv_context *context = open_port(rule);
-		struct everything old = make(context, NULL), own;
-		struct rdma_cm_event *event;
-
-		CHECK(rule, has_all(&old));
-		CHECK(rule, daemon(1, 1) == 0);
-		alarm(30);
-		FAILS(rule, rdma_get_cm_event(channel, &event), EACCES);
-		FAILS(rule, rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), EACCES);
-		FAILS(rule, rdma_listen(listener, 1), EACCES);
-		FAILS(rule, rdma_destroy_id(listener), EACCES);
-		nothing_of(rule, context, &old);
-		all_of_it(rule);
-		context = port_context = NULL;
-		context = open_port(rule);
-		own = make(context, NULL);
-		CHECK(rule, has_all(&own));
-		unmake(rule, &own, 0);
-		CHECK(rule, ibv_close_device(context) == 0);
-		CHECK(rule, write(pipes[1], "y", 1) == 1);
-		_exit(0);
-	}
-	close(pipes[1]);
-	CHECK(rule, read(pipes[0], &done, 1) == 1 && done == 'y');
-	close(pipes[0]);
-	waitpid(pid, NULL, 0);
-	ok(rule);
+	CHECK(rule, has_all(&old));
+	CHECK(rule, daemon(1, 1) == 0);
+	alarm(30);
+	FAILS(rule, rdma_get_cm_event(channel, &event), EACCES);
+	FAILS(rule, rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), EACCES);
+	FAILS(rule, rdma_listen(listener, 1), EACCES);
+	FAILS(rule, rdma_destroy_id(listener), EACCES);
+	nothing_of(rule, context, &old);
+	all_of_it(rule);
+	context = port_context = NULL;
+	context = open_port(rule);
+	own = make(context, NULL);
+	CHECK(rule, has_all(&own));
+	unmake(rule, &own, 0);
+	CHECK(rule, ibv_close_device(context) == 0);
 }
 
 int main(int argc, char **argv)
 {
 	start(argc, argv);
-	daemon_after();
+	as_daemon("fork-daemon-after", daemon_after);
 	beside_threads();
 	return 0;
 }

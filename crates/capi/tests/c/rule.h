@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -265,6 +266,28 @@ static inline void end(const char *rule, struct pair *pair)
 		rdma_destroy_event_channel(pair->active_channel);
 	if (pair->passive_channel)
 		rdma_destroy_event_channel(pair->passive_channel);
+}
+
+/* Runs in a process of its own, which becomes a daemon (daemon(3)) when it likes, and must come to its end. */
+static inline void as_daemon(const char *rule, void (*run)(const char *rule))
+{
+	int pipes[2];
+	char done = 0;
+	pid_t pid;
+
+	CHECK(rule, pipe(pipes) == 0);
+	pid = fork();
+	CHECK(rule, pid >= 0);
+	if (pid == 0) {
+		run(rule);
+		CHECK(rule, write(pipes[1], "y", 1) == 1);
+		_exit(0);
+	}
+	close(pipes[1]);
+	CHECK(rule, read(pipes[0], &done, 1) == 1 && done == 'y');
+	close(pipes[0]);
+	waitpid(pid, NULL, 0);
+	ok(rule);
 }
 
 /* A thread of the program's. */

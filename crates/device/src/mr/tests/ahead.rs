@@ -57,20 +57,30 @@ fn each<'a, T>(
     packets.iter().enumerate().map(one).collect()
 }
 
+/// Writes a packet of a WRITE to this address, where it belongs, and says how many bytes follow it.
+fn write(
+    memory: &mut PdMemory<'_>,
+    (rkey, iova): (RKey, u64),
+    packets: &[Packet<'_>],
+    index: usize,
+) -> Result<(), MemoryError> {
+    memory.announce(((packets.len() - index - 1) * FULL) as u64);
+    let addr = iova + (index * FULL) as u64;
+    memory.write_remote(rkey, addr, packets[index].payload)
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "system calls")]
 fn the_first_packet_of_a_burst_brings_the_others_and_each_is_still_asked_for() {
     let domain = Domain::new();
     let pages = Pages::new(4);
     let region = domain.foreign(&pages, ALL);
+    let start = (region.rkey(), region.iova());
     let (payloads, mut way) = (payloads(4), Incoming::default());
     let packets = packets(&payloads);
     let mut memory = domain.memory_by(incoming(&mut way));
-    let placed = each(&mut memory, &packets, |memory, index, packet| {
-        let rest = (packets.len() - index - 1) * FULL;
-        memory.announce(rest as u64);
-        let addr = region.iova() + (index * FULL) as u64;
-        memory.write_remote(region.rkey(), addr, packet.payload)?;
+    let placed = each(&mut memory, &packets, |memory, index, _| {
+        write(memory, start, &packets, index)?;
         Ok::<_, MemoryError>(content(&region, 0, pages.len))
     });
     let whole = payloads.concat();
@@ -107,14 +117,13 @@ fn memory_that_vanishes_within_a_burst_fails_the_packet_that_needs_it() {
     let domain = Domain::new();
     let pages = Pages::new(5);
     let region = domain.foreign(&pages, ALL);
+    let start = (region.rkey(), region.iova());
     let (payloads, mut way) = (payloads(5), Incoming::default());
     let packets = packets(&payloads);
     pages.protect_one(2, MprotectFlags::READ);
     let mut memory = domain.memory_by(incoming(&mut way));
-    let placed = each(&mut memory, &packets, |memory, index, packet| {
-        memory.announce(((packets.len() - index - 1) * FULL) as u64);
-        let addr = region.iova() + (index * FULL) as u64;
-        memory.write_remote(region.rkey(), addr, packet.payload)
+    let placed = each(&mut memory, &packets, |memory, index, _| {
+        write(memory, start, &packets, index)
     });
     let gone = MemoryError::Unmapped {
         addr: region.iova() + 2 * FULL as u64,
@@ -134,16 +143,15 @@ fn each_packet_of_a_burst_meets_the_memory_of_its_own_moment() {
     let domain = Domain::new();
     let pages = Pages::new(3);
     let region = domain.foreign(&pages, ALL);
+    let start = (region.rkey(), region.iova());
     let (payloads, mut way) = (payloads(3), Incoming::default());
     let packets = packets(&payloads);
     for page in 0..3 {
         pages.protect_one(page, MprotectFlags::empty());
     }
     let mut memory = domain.memory_by(incoming(&mut way));
-    let placed = each(&mut memory, &packets, |memory, index, packet| {
-        memory.announce(((packets.len() - index - 1) * FULL) as u64);
-        let addr = region.iova() + (index * FULL) as u64;
-        let placed = memory.write_remote(region.rkey(), addr, packet.payload);
+    let placed = each(&mut memory, &packets, |memory, index, _| {
+        let placed = write(memory, start, &packets, index);
         let open = MprotectFlags::READ | MprotectFlags::WRITE;
         (0..3).for_each(|page| pages.protect_one(page, open));
         placed.is_ok()
@@ -161,9 +169,8 @@ fn a_key_that_is_taken_away_within_a_burst_works_no_more() {
     let (payloads, mut way) = (payloads(3), Incoming::default());
     let packets = packets(&payloads);
     let mut memory = domain.memory_by(incoming(&mut way));
-    let placed = each(&mut memory, &packets, |memory, index, packet| {
-        memory.announce(((packets.len() - index - 1) * FULL) as u64);
-        let placed = memory.write_remote(rkey, iova + (index * FULL) as u64, packet.payload);
+    let placed = each(&mut memory, &packets, |memory, index, _| {
+        let placed = write(memory, (rkey, iova), &packets, index);
         if let Some(region) = region.take() {
             region.deregister().expect("no window");
         }
