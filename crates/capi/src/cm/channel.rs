@@ -75,8 +75,8 @@ impl Channel {
     /// The channel that C knows as `channel`.
     ///
     /// # Errors
-    /// `EINVAL`: null. `EACCES`: it was made before a fork, by the parent; so the kernel answers whoever has other credentials than the opener of
-    /// the descriptor.
+    /// `EINVAL`: null. `EACCES`: it was made before a fork, by the parent; so the kernel answers whoever has other credentials
+    /// than the opener of the descriptor.
     ///
     /// # Safety
     /// `channel` is null, or what C got of this library and has not destroyed.

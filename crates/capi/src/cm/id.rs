@@ -166,8 +166,8 @@ impl Id {
     /// The identifier that C knows as `id`.
     ///
     /// # Errors
-    /// `EINVAL`: null. `EACCES`: it was made before a fork, by the parent; so the kernel answers whoever has other credentials than the opener of
-    /// the descriptor.
+    /// `EINVAL`: null. `EACCES`: it was made before a fork, by the parent; so the kernel answers whoever has other credentials
+    /// than the opener of the descriptor.
     ///
     /// # Safety
     /// `id` is null, or what C got of this library and has not destroyed.

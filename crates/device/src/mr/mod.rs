@@ -2,8 +2,8 @@
 //!
 //! A region is either memory of the library ([`Pd::allocate`](crate::Pd::allocate)), which lives as long as the region and
 //! is copied to plainly, or memory of the program ([`Pd::register`](crate::Pd::register)), which may vanish at any moment
-//! and is reached by system calls that fail where a plain copy would raise a signal (`foreign.rs`). Either way a placement that cannot be done is an error,
-//! never a SIGSEGV.
+//! and is reached by system calls that fail where a plain copy would raise a signal (`foreign.rs`). Either way a placement
+//! that cannot be done is an error, never a SIGSEGV.
 //!
 //! ```text
 //!   key ── table.rs ──> RegionInner ──guard── Registration ──> OwnedMemory | ForeignMemory
@@ -13,9 +13,9 @@
 //! ```
 //! Every access (`memory.rs`) resolves its key anew, and checks protection domain, access right and bounds. It holds the
 //! guards while it copies: see `region.rs` for what that means for the program. Of memory of the program several packets' bytes
-//! are copied at once (`ahead.rs`). A copy between two processes of one host
-//! that leaves out packets does not exist yet: whoever sends, the bytes are placed by a thread of this process, so a sender
-//! that dies half-way leaves a message that never completes, and no copy under way.
+//! are copied at once (`ahead.rs`). A copy between two processes of one host that leaves out packets does not exist yet:
+//! whoever sends, the bytes are placed by a thread of this process, so a sender that dies half-way leaves a message that never
+//! completes, and no copy under way.
 #![allow(
     unsafe_code,
     reason = "raw memory is the subject; each block argues its obligations"
