@@ -5,9 +5,10 @@
 //! have other work (it came back late), this process sleeps at once for a while: a thread that gives way among busy ones
 //! waits longer than one that sleeps and is woken.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use oarlock_port::fork::PerProcess;
 
 /// A wait that has not slept yet.
 #[derive(Debug)]
@@ -52,14 +53,17 @@ impl Patience {
 }
 
 fn has_cores() -> bool {
-    static CORES: OnceLock<bool> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+    static CORES: PerProcess<bool> = PerProcess::new(|parents| {
+        let count = || std::thread::available_parallelism().is_ok_and(|n| n.get() > 1);
+        parents.copied().unwrap_or_else(count)
+    });
+    *CORES.get()
 }
 
 fn nanos(time: Instant) -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = *START.get_or_init(|| time);
-    time.saturating_duration_since(start).as_nanos() as u64
+    static START: PerProcess<Instant> =
+        PerProcess::new(|parents| parents.copied().unwrap_or_else(Instant::now));
+    time.saturating_duration_since(*START.get()).as_nanos() as u64
 }
 
 /// About what one wake-up costs.

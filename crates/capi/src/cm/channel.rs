@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use oarlock_hostd::{ClientChannel, Host, Patience, Wake};
 use oarlock_port::fork::{self, PerProcess};
@@ -320,14 +320,13 @@ fn open() -> MutexGuard<'static, BTreeMap<u64, Weak<Channel>>> {
 
 /// If the channel was closed by this program: a descriptor that never becomes readable. Keeps `errno`.
 extern "C" fn endless_unless_open(serial: u64) -> c_int {
-    static ENDLESS: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    static ENDLESS: PerProcess<Option<OwnedFd>> =
+        PerProcess::new(|_| rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok());
     let error = std::io::Error::last_os_error();
     let endless = if open().contains_key(&serial) {
         None
     } else {
-        ENDLESS
-            .get_or_init(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok())
-            .as_ref()
+        ENDLESS.get().as_ref()
     };
     errno::set(errno::Errno(error.raw_os_error().unwrap_or_default()));
     endless.map_or(-1, AsRawFd::as_raw_fd)

@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use oarlock_port::fork::without_forks;
+
 use crate::errno::{Refused, Result};
 
 /// The names under which this library is installed.
@@ -162,7 +164,9 @@ fn loaded() -> Vec<File> {
         0
     }
     let mut files: Vec<File> = Vec::new();
+    let to_files = ptr::from_mut(&mut files).cast();
+    // The walk holds a lock of the dynamic linker's, which a child would wait for.
     // SAFETY: the function takes the vector, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(add), ptr::from_mut(&mut files).cast()) };
+    without_forks(|| unsafe { libc::dl_iterate_phdr(Some(add), to_files) });
     files
 }

@@ -14,9 +14,10 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use oarlock_device::DeviceInfo;
+use oarlock_port::fork::PerProcess;
 
 use super::device::{self, Device};
 use super::query::{DEFAULT_PKEY, FIRMWARE, GID_TABLE_LEN, PORT_CAPABILITIES};
@@ -26,8 +27,10 @@ use crate::process;
 
 /// Where sysfs is: `SYSFS_PATH`, else /sys.
 fn path() -> &'static CStr {
-    static PATH: OnceLock<CString> = OnceLock::new();
-    PATH.get_or_init(|| {
+    static PATH: PerProcess<CString> = PerProcess::new(|parents| {
+        if let Some(path) = parents {
+            return path.clone();
+        }
         // SAFETY: these ask only.
         let is_trusted = unsafe { libc::getuid() == libc::geteuid() };
         let asked = env::var_os("SYSFS_PATH").filter(|_| is_trusted);
@@ -38,7 +41,8 @@ fn path() -> &'static CStr {
         }
         // A variable of the environment has no zero in it.
         CString::new(bytes).unwrap_or_default()
-    })
+    });
+    PATH.get()
 }
 
 /// As [`path`], for the paths that devices show.

@@ -7,8 +7,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Keeps a descriptor on the list of those that a forked child lets go of; taken off when dropped, which must
 /// happen before the descriptor is closed.
@@ -119,26 +119,98 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 }
 
-/// Counts forks from now on at the latest.
-pub(crate) fn install() -> io::Result<()> {
-    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
-    let result = INSTALLED.get_or_init(|| {
-        let null = OwnedFd::from(
-            std::fs::File::open("/dev/null").map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?,
-        );
-        // The process needs it until its end.
-        NULL.store(null.into_raw_fd(), Ordering::Release);
-        // SAFETY: the handler is a function that lives as long as the program and calls only dup3, which is
-        // async-signal-safe, and atomic operations.
-        match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
-            0 => Ok(()),
-            errno => Err(errno),
+/// Does what must not be under way in another thread while this process forks: a child would find the locks of libraries held
+/// for good. Whoever forks waits until `act` has ended, and `act` begins after a fork that is under way; neither waits for
+/// more than a second, so that an `act` that waits for the thread that forks holds nobody up for ever.
+pub fn without_forks<T>(act: impl FnOnce() -> T) -> T {
+    // A process that cannot have the handlers has no descriptor left for /dev/null: its forks are as they are without this.
+    let _installed = install();
+    let patience = Deadline::new();
+    loop {
+        ACTING.fetch_add(1, Ordering::SeqCst);
+        if FORKING.load(Ordering::SeqCst) == 0 || patience.is_over() {
+            break;
         }
-    });
-    result.map_err(io::Error::from_raw_os_error)
+        ACTING.fetch_sub(1, Ordering::SeqCst);
+        std::thread::yield_now();
+    }
+    // Also when `act` panics.
+    struct Acting;
+    impl Drop for Acting {
+        fn drop(&mut self) {
+            ACTING.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    let _acting = Acting;
+    act()
+}
+
+/// How long a fork waits for others, and others for a fork.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn new() -> Self {
+        Self(Instant::now() + Duration::from_secs(1))
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Counts forks from now on at the latest.
+///
+/// No thread waits for another here, since a fork may leave a child without that one. Of several threads that come at once
+/// each installs the handler, and a fork that is counted twice is a fork all the same.
+pub(crate) fn install() -> io::Result<()> {
+    static ERRNO: AtomicI32 = AtomicI32::new(NOT_INSTALLED);
+    let mut errno = ERRNO.load(Ordering::Acquire);
+    if errno == NOT_INSTALLED {
+        errno = install_once_more().map_or_else(|errno| errno, |()| 0);
+        ERRNO.store(errno, Ordering::Release);
+    }
+    match errno {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn install_once_more() -> Result<(), i32> {
+    if NULL.load(Ordering::Acquire) == FREE {
+        let null = std::fs::File::open("/dev/null")
+            .map(OwnedFd::from)
+            .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        let number = null.as_raw_fd();
+        let is_ours = NULL.compare_exchange(FREE, number, Ordering::AcqRel, Ordering::Acquire);
+        if is_ours.is_ok() {
+            // The process needs it until its end.
+            let _kept = null.into_raw_fd();
+        }
+    }
+    // SAFETY: the handlers are functions that live as long as the program; that of the child calls only dup3, which is
+    // async-signal-safe, and atomic operations.
+    match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
+        0 => Ok(()),
+        errno => Err(errno),
+    }
+}
+
+extern "C" fn before() {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+    let patience = Deadline::new();
+    while ACTING.load(Ordering::SeqCst) != 0 && !patience.is_over() {
+        std::thread::yield_now();
+    }
+}
+
+extern "C" fn in_parent() {
+    FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
 extern "C" fn in_child() {
+    // The other threads are the parent's.
+    FORKING.store(0, Ordering::SeqCst);
+    ACTING.store(0, Ordering::SeqCst);
     GENERATION.fetch_add(1, Ordering::AcqRel);
     let null = NULL.load(Ordering::Acquire);
     for entry in &LIST {
@@ -152,15 +224,21 @@ extern "C" fn in_child() {
 }
 
 const FREE: i32 = -1;
+const NOT_INSTALLED: i32 = -1;
 /// Where to look for a free place first, so that a long list need not be walked.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Calls of [`without_forks`] that are under way.
+static ACTING: AtomicU32 = AtomicU32::new(0);
+/// Forks that are under way, each as often as the handlers are installed.
+static FORKING: AtomicU32 = AtomicU32::new(0);
 static NULL: AtomicI32 = AtomicI32::new(FREE);
 static LIST: [AtomicI32; 4096] = [const { AtomicI32::new(FREE) }; 4096];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, TryLockError};
 
     static VALUE: PerProcess<Mutex<u32>> = PerProcess::new(|parents| {
@@ -207,5 +285,30 @@ mod tests {
         assert_eq!(in_child(|| i32::from(value() == 1_000)), 1);
         drop(held);
         assert_eq!(value(), 1, "nothing of it is the parent's");
+    }
+    /// A lock that only what stands in `without_forks` takes is free in every child, whatever other threads do.
+    #[test]
+    fn no_child_is_forked_while_another_thread_acts() {
+        static LOCK: Mutex<()> = Mutex::new(());
+        let has_ended = AtomicBool::new(false);
+        let locked_in = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !has_ended.load(Ordering::Relaxed) {
+                        without_forks(|| drop(LOCK.lock()));
+                    }
+                });
+            }
+            let is_locked = || without_forks(|| i32::from(LOCK.try_lock().is_err()));
+            let locked_in: i32 = (0..200).map(|_| in_child(is_locked)).sum();
+            has_ended.store(true, Ordering::Relaxed);
+            locked_in
+        });
+        assert_eq!(locked_in, 0);
+    }
+
+    #[test]
+    fn a_fork_does_not_wait_for_ever_for_what_waits_for_it() {
+        without_forks(|| assert_eq!(in_child(|| 7), 7));
     }
 }

@@ -7,6 +7,8 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use oarlock_port::fork::without_forks;
+
 /// A function that calls by this name are to reach.
 pub(super) struct Function {
     pub(super) name: &'static CStr,
@@ -20,8 +22,9 @@ pub(super) struct Function {
 /// Each function takes and gives what the one of its name does.
 pub(super) unsafe fn rebind(functions: &[Function]) {
     let mut functions = functions;
+    // The walk holds a lock of the dynamic linker's, which a child would wait for.
     // SAFETY: `object` takes what is given here.
-    unsafe { libc::dl_iterate_phdr(Some(object), (&raw mut functions).cast()) };
+    without_forks(|| unsafe { libc::dl_iterate_phdr(Some(object), (&raw mut functions).cast()) });
 }
 
 unsafe extern "C" fn object(
