@@ -133,8 +133,10 @@ fn of_device(error: &device::Error) -> c_int {
         | Error::TooManyQueuePairs { .. }
         | Error::TooManySrqs { .. }
         | Error::TooManyXrcDomains { .. }
-        | Error::TooManyGroups { .. }
-        | Error::NoPort { .. } => libc::ENOMEM,
+        | Error::TooManyGroups { .. } => libc::ENOMEM,
+        Error::NoPort { source } => source
+            .downcast_ref::<hostd::Error>()
+            .map_or(libc::ENOMEM, of_host),
         Error::ForeignMemoryForbidden { .. } => libc::EPERM,
         Error::UnsupportedAccess { .. }
         | Error::ImplicitOnDemand
@@ -171,6 +173,10 @@ fn of_host(error: &hostd::Error) -> c_int {
         Error::ServiceGone => libc::EIO,
         Error::Forked { .. } => libc::EPERM,
         Error::NoDescriptor => libc::EMFILE,
+        // The service has one code for whatever its system does not let it do.
+        Error::Refused(refusal) if refusal.sentence == Error::LoopbackDown.to_string() => {
+            libc::ENETDOWN
+        }
         Error::Refused(_) => libc::ENOMEM,
         Error::System { source, .. } => of_system(source),
         Error::FaultRules(_)

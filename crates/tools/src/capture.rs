@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl SharedCapture {
         Self::open(path, Capture::append(path))
     }
 
-    fn open(path: &Path, capture: std::io::Result<Capture>) -> Result<Self, Failure> {
+    fn open(path: &Path, capture: io::Result<Capture>) -> Result<Self, Failure> {
         let capture = capture.map_err(|source| Failure::File {
             path: path.to_owned(),
             source,
@@ -108,8 +108,8 @@ impl SharedCapture {
 /// The largest IP packet, and what a capture adds to it.
 const LARGEST_RECORD: u64 = 65_535 + 16;
 
-/// A file for a capture of the whole host: new, or emptied unless somebody captures to it.
-pub(crate) fn for_record(path: &Path) -> Result<File, Failure> {
+/// A file for a capture of the whole host, which nobody captures to, and whether it is new. What is in it stays.
+pub(crate) fn for_record(path: &Path) -> Result<(File, bool), Failure> {
     let problem = |problem: &str| Failure::Capture {
         path: path.to_owned(),
         problem: problem.to_owned(),
@@ -119,8 +119,14 @@ pub(crate) fn for_record(path: &Path) -> Result<File, Failure> {
         source,
     };
     let mut options = File::options();
-    options.read(true).append(true).create(true);
-    let file = options.open(path).map_err(failed)?;
+    options.read(true).append(true);
+    let (file, is_new) = match options.clone().create_new(true).open(path) {
+        Ok(file) => (file, true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            (options.create(true).open(path).map_err(failed)?, false)
+        }
+        Err(error) => return Err(failed(error)),
+    };
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(problem("a capture must go to a regular file"));
     }
@@ -133,8 +139,7 @@ pub(crate) fn for_record(path: &Path) -> Result<File, Failure> {
             unlocked.map_err(|errno| failed(errno.into()))?;
         }
     }
-    file.set_len(0).map_err(failed)?;
-    Ok(file)
+    Ok((file, is_new))
 }
 
 /// Hands every RoCEv2 datagram of the file to `each`, in the order of time. One that was captured by its sender and by its

@@ -2,12 +2,15 @@
 //! as this library is loaded.
 
 use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oarlock_device::DeviceInfo;
 use oarlock_port::fork::PerProcess;
+use oarlock_ucm::abi::SockaddrStorage;
 use oarlock_ucm::client::DeviceRef;
+use oarlock_wire::Gid;
 
 use super::qp;
 use crate::abi::*;
@@ -59,6 +62,77 @@ pub(crate) struct Bound {
 unsafe impl Send for Bound {}
 // SAFETY: as above.
 unsafe impl Sync for Bound {}
+
+/// Refuses to bind to an address that only devices have which this program is not shown: it has no device then. Unspecified
+/// and loopback addresses bind to none.
+///
+/// # Errors
+/// `ENODEV`: as said.
+pub(super) fn check_local(process: &Process, address: &SockaddrStorage) -> Result<()> {
+    // What is no address is the service's to refuse.
+    let Some((ip, scope)) = ip_of(address).filter(|(ip, _)| !is_any_or_loopback(*ip)) else {
+        return Ok(());
+    };
+    let owns = |info: &DeviceInfo| {
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        info.gids.contains(&Gid::from_ip(ip)) && (!is_link_local || info.ifindex == scope)
+    };
+    let hidden = device::hidden(process)?;
+    let Some(owner) = hidden.iter().find(|info| owns(info)) else {
+        return Ok(());
+    };
+    let shown = device::list(process)?;
+    if shown.iter().any(|(_, info, _)| owns(info)) {
+        return Ok(());
+    }
+    Err(not_shown(&format!(
+        "{ip} is an address of device {}",
+        owner.name
+    )))
+}
+
+/// As [`check_local`] of the source of a way; without one, refuses the way to a loopback address if it leads through a device
+/// that this program is not shown.
+///
+/// # Errors
+/// `ENODEV`: as said.
+pub(super) fn check_way(
+    process: &Process,
+    source: Option<&SockaddrStorage>,
+    destination: &SockaddrStorage,
+) -> Result<()> {
+    let binds_to_none = |address| ip_of(address).is_none_or(|(ip, _)| is_any_or_loopback(ip));
+    if let Some(source) = source.filter(|source| !binds_to_none(source)) {
+        return check_local(process, source);
+    }
+    if ip_of(destination).is_none_or(|(ip, _)| !is_any_or_loopback(ip)) {
+        return Ok(());
+    }
+    let hidden = device::hidden(process)?;
+    match hidden.iter().find(|info| info.is_loopback) {
+        Some(info) => Err(not_shown(&format!(
+            "loopback addresses are device {}'s",
+            info.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn not_shown(whose: &str) -> Refused {
+    let sentence = format!("{whose}, which this program is not shown (OARLOCK_DEVICE)");
+    Refused::new(libc::ENODEV, sentence)
+}
+
+fn ip_of(address: &SockaddrStorage) -> Option<(IpAddr, u32)> {
+    match address.to_addr().ok()? {
+        SocketAddr::V4(v4) => Some(((*v4.ip()).into(), 0)),
+        SocketAddr::V6(v6) => Some(((*v6.ip()).into(), v6.scope_id())),
+    }
+}
+
+fn is_any_or_loopback(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
+}
 
 /// The part of one more identifier in `device`.
 ///

@@ -313,7 +313,12 @@ fn request(
         Ok(()) => Some(draft),
         Err(refused) => {
             // The peer is told by the end of the identifier.
-            tracing::error!("a connection request is rejected: {refused}");
+            if refused.errno.0 == libc::ENODEV {
+                // As was asked for, or the device has gone meanwhile.
+                tracing::warn!("a connection request is rejected: {refused}");
+            } else {
+                tracing::error!("a connection request is rejected: {refused}");
+            }
             if let Err(refused) = child.destroy() {
                 tracing::warn!("{child} is not destroyed: {refused}");
             }

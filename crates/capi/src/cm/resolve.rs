@@ -7,7 +7,7 @@ use oarlock_ucm::client::{self, Addresses, Paths};
 use zerocopy::FromZeros;
 
 use super::id::Id;
-use super::{address, call, sync};
+use super::{address, call, devices, sync};
 use crate::abi::*;
 use crate::errno::{self, Result};
 
@@ -102,6 +102,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
 unsafe fn bind(id: *mut rdma_cm_id, addr: *const libc::sockaddr) -> Result<()> {
     // SAFETY: the caller's promise.
     let (id, addr) = unsafe { (Id::of(id)?, address::read(addr)?) };
+    devices::check_local(id.process(), &addr)?;
     let body = Bind {
         id: id.number().0,
         addr_size: addr.abi_size(),
@@ -171,6 +172,10 @@ unsafe fn resolve_addr(
         // SAFETY: the caller's promise.
         Some(unsafe { address::read(src_addr) }?)
     };
+    // What is bound keeps its device. Where another way leads is seen when it is resolved.
+    if id.device().is_none() {
+        devices::check_way(id.process(), src_addr.as_ref(), &dst_addr)?;
+    }
     let body = ResolveAddr {
         id: id.number().0,
         // The kernel takes the same bits for an unsigned number.

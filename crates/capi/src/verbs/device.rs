@@ -2,12 +2,13 @@
 
 use std::cell::UnsafeCell;
 use std::env;
-use std::ffi::{c_char, c_int};
+use std::ffi::{OsStr, OsString, c_char, c_int};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use oarlock_device::DeviceInfo;
+use oarlock_port::fork::PerProcess;
 use oarlock_wire::Guid;
 
 use super::context::Context;
@@ -140,32 +141,55 @@ impl Device {
     }
 }
 
-/// The devices of this host, in its order.
+/// The devices of this host, in its order, as far as this program is shown them.
 pub(crate) fn list(process: &Process) -> Result<Vec<(Arc<Device>, DeviceInfo, bool)>> {
     let devices = oarlock_verbs::on_host::devices(&process.host)?;
+    let shown = devices.into_iter().filter(|(info, _)| is_shown(info));
     let known = |(info, is_active): (DeviceInfo, bool)| (Device::known(&info), info, is_active);
-    Ok(devices.into_iter().map(known).collect())
+    Ok(shown.map(known).collect())
 }
 
-/// Those that a program finds: the one that `OARLOCK_DEVICE` names, if it is set.
-fn shown() -> Result<Vec<Arc<Device>>> {
-    let mut devices: Vec<_> = list(&process::current()?)?
-        .into_iter()
-        .map(|(device, ..)| device)
-        .collect();
-    let wanted = env::var_os(VARIABLE).filter(|name| !name.is_empty());
-    if let Some(wanted) = wanted {
-        let names: Vec<_> = devices.iter().map(|device| device.name.clone()).collect();
-        devices.retain(|device| wanted == *device.name);
-        if devices.is_empty() {
-            tracing::error!(
-                "{VARIABLE}={}: there is no such device on this host ({})",
-                wanted.display(),
-                names.join(", ")
-            );
-        }
+/// The devices of this host that this program is not shown.
+pub(crate) fn hidden(process: &Process) -> Result<Vec<DeviceInfo>> {
+    if only().is_none() {
+        return Ok(Vec::new());
     }
-    Ok(devices)
+    let devices = oarlock_verbs::on_host::devices(&process.host)?;
+    let infos = devices.into_iter().map(|(info, _)| info);
+    Ok(infos.filter(|info| !is_shown(info)).collect())
+}
+
+fn is_shown(info: &DeviceInfo) -> bool {
+    only().is_none_or(|name| *name == *info.name)
+}
+
+/// The one device that the program is shown, if `OARLOCK_DEVICE` was set at the first call; else it is shown all of them.
+fn only() -> Option<&'static OsStr> {
+    static ONLY: PerProcess<Option<OsString>> = PerProcess::new(|parents| match parents {
+        Some(parents) => parents.clone(),
+        None => env::var_os(VARIABLE).filter(|name| !name.is_empty()),
+    });
+    ONLY.get().as_deref()
+}
+
+/// The list that a program asks for. One that is empty because no device has the name is told of.
+fn shown() -> Result<Vec<Arc<Device>>> {
+    let process = process::current()?;
+    let devices = list(&process)?;
+    if let Some(name) = only()
+        && devices.is_empty()
+    {
+        let names: Vec<_> = hidden(&process)?
+            .into_iter()
+            .map(|info| info.name)
+            .collect();
+        tracing::error!(
+            "{VARIABLE}={}: there is no such device on this host ({})",
+            name.display(),
+            names.join(", ")
+        );
+    }
+    Ok(devices.into_iter().map(|(device, ..)| device).collect())
 }
 
 /// `ibv_get_device_list`: the devices of this host, in its order; null with `errno` if there is no host to be had.

@@ -3,6 +3,7 @@
 //!
 //! Programs that open such files by themselves find them in the same way: see [`programs`].
 
+mod folders;
 mod programs;
 mod slots;
 
@@ -252,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    fn info() -> DeviceInfo {
+    pub(super) fn info() -> DeviceInfo {
         DeviceInfo {
             index: 3,
             name: "soft_lo".to_owned(),

@@ -37,6 +37,44 @@ static void is_none(void)
 	ok("id-enodev");
 }
 
+/* Packets between programs of a host pass through the loopback interface: without it there are no channels and queue pairs. */
+static void has_no_loopback(void)
+{
+	const char *rule = "channel-enetdown";
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *context = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	struct ibv_pd *pd = context ? ibv_alloc_pd(context) : NULL;
+	struct ibv_cq *cq = context ? ibv_create_cq(context, 1, NULL, NULL, 0) : NULL;
+	struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .cap = { 1, 1, 1, 1 }, .qp_type = IBV_QPT_RC };
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	struct ibv_qp *qp;
+
+	CHECK(rule, pd && cq);
+	set_loopback(rule, 0);
+	/* The service hears of it by a message. */
+	for (int i = 0; i < 500 && (channel = rdma_create_event_channel()); i++) {
+		rdma_destroy_event_channel(channel);
+		usleep(10000);
+	}
+	errno = 0;
+	CHECK(rule, rdma_create_event_channel() == NULL && errno == ENETDOWN);
+	FAILS(rule, rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), ENETDOWN);
+	errno = 0;
+	CHECK("qp-enetdown", ibv_create_qp(pd, &attr) == NULL && errno == ENETDOWN);
+	set_loopback(rule, IFF_UP);
+	for (int i = 0; i < 500 && !(channel = rdma_create_event_channel()); i++)
+		usleep(10000);
+	CHECK(rule, channel != NULL);
+	rdma_destroy_event_channel(channel);
+	qp = ibv_create_qp(pd, &attr);
+	CHECK("qp-enetdown", qp != NULL && ibv_destroy_qp(qp) == 0);
+	CHECK(rule, ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+	ibv_free_device_list(list);
+	ok(rule);
+	ok("qp-enetdown");
+}
+
 static void dies(void)
 {
 	const char *rule = "event-service-gone";
@@ -77,6 +115,7 @@ int main(int argc, char **argv)
 	start(argc, argv);
 	own_network("channel-enodev");
 	PART(is_none());
+	PART(has_no_loopback());
 	PART(dies());
 	return 0;
 }

@@ -18,19 +18,24 @@ static inline void put(const char *rule, const char *path, const char *text)
 	close(fd);
 }
 
+static inline void set_loopback(const char *rule, short flags)
+{
+	struct ifreq request = { .ifr_name = "lo", .ifr_flags = flags };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	CHECK(rule, ioctl(fd, SIOCSIFFLAGS, &request) == 0);
+	close(fd);
+}
+
 /* A network namespace in which nothing but the loopback interface is, and that is up. Before any other call. */
 static inline void own_network(const char *rule)
 {
-	struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP };
 	char map[64];
-	int fd;
 
 	snprintf(map, sizeof map, "0 %d 1", (int)geteuid());
 	CHECK(rule, unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0);
 	put(rule, "/proc/self/uid_map", map);
-	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	CHECK(rule, ioctl(fd, SIOCSIFFLAGS, &request) == 0);
-	close(fd);
+	set_loopback(rule, IFF_UP);
 }
 
 /* Kills every other process of the network namespace: the host service. */

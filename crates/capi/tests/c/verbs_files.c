@@ -1,6 +1,8 @@
 /* Files of devices that programs look at by themselves, below /sys and /dev. */
 #include "rule.h"
+#include <dirent.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 /* Exported, and declared for drivers only. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
@@ -55,6 +57,105 @@ static void node(struct ibv_device *device)
 	CHECK("files-node", stat(path, &status) == 0 && S_ISCHR(status.st_mode));
 	FAILS("files-node", open(path, O_RDWR), ENXIO);
 	ok("files-node");
+}
+
+static int no_dots(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+/* How often the stream lists the name, from where it is. */
+static int listed(DIR *stream, const char *name)
+{
+	struct dirent *entry;
+	int n = 0;
+
+	while ((entry = readdir(stream)) != NULL)
+		n += !strcmp(entry->d_name, name);
+	return n;
+}
+
+static void folder(const char *path, const char *has, int count)
+{
+	const char *rule = "files-folders";
+	struct dirent **entries;
+	struct stat status;
+	DIR *stream;
+	int fd, n;
+
+	CHECK(rule, access(path, R_OK | X_OK) == 0 && stat(path, &status) == 0 && S_ISDIR(status.st_mode));
+	FAILS(rule, open(path, O_RDWR), EISDIR);
+	stream = opendir(path);
+	CHECK(rule, stream && listed(stream, has) == 1);
+	rewinddir(stream);
+	CHECK(rule, listed(stream, has) == 1 && closedir(stream) == 0);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(rule, fd >= 0 && (stream = fdopendir(fd)) && listed(stream, has) == 1 && closedir(stream) == 0);
+	n = scandir(path, &entries, no_dots, alphasort);
+	CHECK(rule, n == count || (count < 0 && n >= -count));
+	for (int i = 0; i < n; i++) {
+		char name[600];
+
+		/* Whatever is listed is there. */
+		snprintf(name, sizeof name, "%s/%s", path, entries[i]->d_name);
+		CHECK(rule, access(name, F_OK) == 0 && stat(name, &status) == 0);
+		free(entries[i]);
+	}
+	free(entries);
+}
+
+static void *lists(void *path)
+{
+	folder(path, "0", 256);
+	return NULL;
+}
+
+static void folders(struct ibv_device *device)
+{
+	const char *rule = "files-folders";
+	const char *shared[] = { "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband" };
+	const char *names[] = { device->name, device->dev_name, device->dev_name };
+	char path[600];
+	struct dirent **none;
+	pthread_t others[4];
+	int status;
+
+	for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+		/* One that the kernel has is the kernel's. */
+		if (syscall(SYS_faccessat, AT_FDCWD, shared[i], F_OK))
+			folder(shared[i], names[i], -1);
+	folder(device->ibdev_path, "node_guid", 9);
+	folder(device->dev_path, "ibdev", 2);
+	snprintf(path, sizeof path, "%s/ports/", device->ibdev_path);
+	folder(path, "1", 1);
+	snprintf(path, sizeof path, "%s/ports/1", device->ibdev_path);
+	folder(path, "state", 12);
+	snprintf(path, sizeof path, "%s/ports/1/gid_attrs/types", device->ibdev_path);
+	folder(path, "0", -1);
+	/* A file is none, and one that no device has is absent. */
+	snprintf(path, sizeof path, "%s/node_guid", device->ibdev_path);
+	errno = 0;
+	CHECK(rule, !opendir(path) && errno == ENOTDIR);
+	FAILS(rule, open(path, O_RDONLY | O_DIRECTORY), ENOTDIR);
+	snprintf(path, sizeof path, "%s/ports/2", device->ibdev_path);
+	errno = 0;
+	CHECK(rule, !opendir(path) && errno == ENOENT);
+	FAILS(rule, scandir(path, &none, NULL, NULL), ENOENT);
+	/* By several threads at once, and in a child. */
+	snprintf(path, sizeof path, "%s/ports/1/gids", device->ibdev_path);
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		others[i] = thread(rule, lists, path);
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		CHECK(rule, pthread_join(others[i], NULL) == 0);
+	pid_t child = fork();
+	CHECK(rule, child >= 0);
+	if (child == 0) {
+		lists(path);
+		_exit(0);
+	}
+	CHECK(rule, waitpid(child, &status, 0) == child && status == 0);
+	CHECK(rule, scandir("/proc/self/fdinfo", &none, no_dots, NULL) > 2);
+	ok(rule);
 }
 
 /* What no device has is not there, and other files are as they are. */
@@ -159,6 +260,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < n; i++) {
 		sysfs(list[i]);
 		node(list[i]);
+		folders(list[i]);
 		others(list[i]);
 	}
 	cancelled(list[0]);

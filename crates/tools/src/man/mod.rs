@@ -9,6 +9,7 @@ use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use pages::Page;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -79,10 +80,23 @@ fn print(text: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Puts the page in the place of whatever has its name: what a link leads to stays as it is. So does what is the page already.
 fn write(path: &Path, text: &[u8]) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|source| Failure::File {
-        path: path.to_owned(),
-        source,
+    if fs::read(path).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    let name = path.file_name().unwrap_or_default();
+    let new = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
+    let written = File::create_new(&new)
+        .and_then(|mut file| file.write_all(text))
+        .and_then(|()| fs::rename(&new, path));
+    written.map_err(|source| {
+        // It may not have been made.
+        let _ = fs::remove_file(&new);
+        Failure::File {
+            path: path.to_owned(),
+            source,
+        }
     })
 }
 
@@ -306,12 +320,12 @@ mod tests {
         let pages = all(crate::Cli::command());
         let mut stale = Vec::new();
         for (name, text) in &pages {
-            let found = std::fs::read(folder().join(format!("{name}.1")));
+            let found = fs::read(folder().join(format!("{name}.1")));
             if found.ok().as_deref() != Some(text) {
                 stale.push(name.as_str());
             }
         }
-        for entry in std::fs::read_dir(folder()).expect("docs/man") {
+        for entry in fs::read_dir(folder()).expect("docs/man") {
             let file = entry.expect("an entry").file_name();
             let file = file.to_string_lossy();
             let is_known = match file.rsplit_once('.') {
@@ -324,7 +338,7 @@ mod tests {
             }
         }
         for page in calls::PAGES {
-            let found = std::fs::read_to_string(folder().join(format!("{}.3", page.name)));
+            let found = fs::read_to_string(folder().join(format!("{}.3", page.name)));
             if found.ok().as_deref() != Some(page.source) {
                 stale.push(page.name);
             }
@@ -372,7 +386,7 @@ mod tests {
     #[test]
     fn every_page_of_section_3_is_found_by_each_of_its_calls() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("man3");
-        let written = std::fs::read_dir(sources).expect("man3").count();
+        let written = fs::read_dir(sources).expect("man3").count();
         assert_eq!(written, calls::PAGES.len(), "a page is left out");
         for page in calls::PAGES {
             assert!(page.calls().any(|call| call == page.name), "{}", page.name);

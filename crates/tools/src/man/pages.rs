@@ -43,7 +43,7 @@ const LOG_OF_LIBRARIES: (&str, &str) = (
 );
 const DEVICE: (&str, &str) = (
     "OARLOCK_DEVICE",
-    "The only RDMA device that the program is shown, as by --device. One that connects through the RDMA CM still gets the device of its address.",
+    "The only RDMA device that the program uses, as by --device. Addresses of others, loopback addresses included where the device is not that of the loopback interface, are refused with ENODEV as where there is no device, and connection requests that come in through others are rejected.",
 );
 const HOSTD: (&str, &str) = (
     "OARLOCK_HOSTD",
@@ -300,7 +300,7 @@ pub(super) const PAGES: &[Page] = &[
         description: &[
             "Runs a program that is linked with librdmacm or libibverbs, as it is, on the software RDMA devices of this host: no RDMA hardware, no kernel module, no privilege. The libraries of this program take the place of the system's for the program and whatever it starts, and for nothing else.",
             "The program takes the place of this one: its process number, its terminal, its signals and its exit status are its own. The host service is started before, if none runs, so that the program finds it.",
-            "A program that cannot get the libraries so is refused with a sentence: one that is statically linked, of another C library (musl) or architecture, with the rights of another user (setuid, setgid, capabilities), or with a library path of its own (RPATH) that has such libraries. Files under /sys/class/infiniband and /dev/infiniband that a program opens or asks for by itself are served once it has asked for the list of devices; folders there are empty, as on a machine without an RDMA device.",
+            "A program that cannot get the libraries so is refused with a sentence: one that is statically linked, of another C library (musl) or architecture, with the rights of another user (setuid, setgid, capabilities), or with a library path of its own (RPATH) that has such libraries. Files under /sys/class/infiniband and /dev/infiniband that a program opens or asks for by itself are served once it has asked for the list of devices, and folders there list them; what it opens relative to such a folder (openat), or links that it reads, is not there, as on a machine without an RDMA device.",
         ],
         exit_status: &[
             (

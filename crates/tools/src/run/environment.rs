@@ -22,8 +22,7 @@ pub(crate) struct Settings {
     /// in the name gives each process a file of its own
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The program is shown only this RDMA device (`oarlock devices` lists them); one that connects through the RDMA CM still
-    /// gets the device of its address
+    /// The program uses only this RDMA device (`oarlock devices` lists them): addresses of others are refused with ENODEV
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// What the libraries say on standard error: error, warn (why a call failed, too), info, debug, trace, or a filter of the

@@ -8,7 +8,9 @@ use crate::report::{Lines, micros, print_json};
 use crate::signals::Ending;
 use oarlock_hostd::{CaptureFailure, Host, HostCapture};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -56,12 +58,17 @@ pub(super) fn run(path: &Path, limit: Option<Duration>, json: bool) -> Result<()
     let lines = Lines::new(json);
     // Before anything begins, so that a signal that comes early still ends it well.
     let ending = Ending::register().map_err(system("signals"))?;
-    let file = for_record(path)?;
     let host = host::open()?;
     let gone = host
         .gone_fd()
         .map_err(system("the descriptor that tells of the service's end"))?;
-    let capture = host.capture_host(&file)?;
+    let (file, is_new) = for_record(path)?;
+    let begun = begin(&host, path, &file);
+    if begun.is_err() && is_new {
+        // Nobody has it yet.
+        let _ = fs::remove_file(path);
+    }
+    let capture = begun?;
     let started = Instant::now();
     lines.say(format_args!(
         "tracing this host to {}: {} programs with queue pairs now, and whoever comes; {}",
@@ -106,6 +113,22 @@ pub(super) fn run(path: &Path, limit: Option<Duration>, json: bool) -> Result<()
             problem: sentence,
         }),
     }
+}
+
+/// Begins to capture to the file, of which the service takes an empty one.
+fn begin(host: &Host, path: &Path, file: &File) -> Result<HostCapture, Failure> {
+    let failed = |source| Failure::File {
+        path: path.to_owned(),
+        source,
+    };
+    if file.metadata().map_err(failed)?.len() > 0 {
+        // What is in it is given up for a capture that begins only: one to memory tells whether this one is refused.
+        let memory = memfd_create("trace", MemfdFlags::CLOEXEC)
+            .map_err(|errno| system("a file in memory")(errno.into()))?;
+        host.capture_host(&memory)?.end()?;
+        file.set_len(0).map_err(failed)?;
+    }
+    Ok(host.capture_host(file)?)
 }
 
 /// Waits for what ends the capture.

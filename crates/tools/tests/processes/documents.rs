@@ -26,6 +26,39 @@ fn a_page_is_printed_for_every_command_and_none_for_others() {
     );
 }
 
+#[test]
+fn a_page_takes_the_place_of_a_link_and_leaves_what_it_leads_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (elsewhere, pages) = (dir.path().join("elsewhere"), dir.path().join("pages"));
+    std::fs::create_dir(&pages).unwrap();
+    std::fs::write(&elsewhere, "of somebody else").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, pages.join("oarlock.1")).unwrap();
+    std::os::unix::fs::symlink("/none", pages.join("rdma_connect.3")).unwrap();
+    std::fs::write(pages.join("oarlock-ping.1"), "of before").unwrap();
+    assert_status(&oarlock(&["man", "--write", pages.to_str().unwrap()]), 0);
+    assert_eq!(
+        std::fs::read_to_string(&elsewhere).unwrap(),
+        "of somebody else"
+    );
+    for name in ["oarlock.1", "rdma_connect.3", "oarlock-ping.1"] {
+        let page = pages.join(name);
+        assert!(page.symlink_metadata().unwrap().is_file(), "{name}");
+        assert!(std::fs::read_to_string(&page).unwrap().contains(".TH"));
+    }
+    // A link to the page itself is as good as the page.
+    let page = pages.join("rdma_accept.3");
+    std::fs::rename(&page, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &page).unwrap();
+    assert_status(&oarlock(&["man", "--write", pages.to_str().unwrap()]), 0);
+    assert!(page.is_symlink());
+    // Nothing else is left there.
+    let entries = std::fs::read_dir(&pages).unwrap();
+    for entry in entries {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name.starts_with(['o', 'r']), "{name}");
+    }
+}
+
 /// The formatters that are installed have nothing to say about any page.
 #[test]
 fn formatters_have_no_complaint() {

@@ -8,6 +8,7 @@ mod ping;
 mod ps;
 mod run;
 mod support;
+mod trace;
 
 use std::process::Command;
 use support::{OARLOCK, assert_line, assert_status, inside, stdout};

@@ -1,18 +1,22 @@
 //! Files of devices that programs look at by themselves, without the library: UCX asks whether it may use the device's node
-//! below /dev/infiniband, and reads the types of its GIDs below /sys.
+//! below /dev/infiniband, and reads the types of its GIDs below /sys; others list the folders.
 //!
 //! There are no such files, since no kernel knows of the devices. From the first list of devices on the calls of the process
-//! that open, read the state of or ask for a file come here: a file that is not there otherwise and that a device of this host
-//! would have is answered by what [`ibv_read_sysfs_file`](super::ibv_read_sysfs_file) says of it, through a file in memory;
-//! a device's node can be asked for, and not opened. Folders have no content.
+//! that open, read the state of, list or ask for a file come here: a file that is not there otherwise and that a device of this
+//! host would have is answered by what [`ibv_read_sysfs_file`](super::ibv_read_sysfs_file) says of it, through a file in memory;
+//! a folder by one with the same names ([`folders`]); a device's node can be asked for, and not opened.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::hint::black_box;
 use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::ptr;
 
+use oarlock_device::DeviceInfo;
 use oarlock_port::thread::Uncancelled;
+
+use super::folders::{self, List};
 
 use super::slots::{self, Function};
 use super::{device, of_devices, path_bytes};
@@ -31,6 +35,9 @@ pub(in crate::verbs) fn serve() {
         of(c"open64", open64 as *const ()),
         of(c"fopen", fopen as *const ()),
         of(c"fopen64", fopen64 as *const ()),
+        of(c"opendir", opendir as *const ()),
+        of(c"scandir", scandir as *const ()),
+        of(c"scandir64", scandir as *const ()),
     ];
     // SAFETY: each is as the C library's of its name.
     unsafe { slots::rebind(&functions) };
@@ -47,6 +54,7 @@ fn of(name: &'static CStr, function: *const ()) -> Function {
 enum File {
     Node,
     Content(String),
+    Folder(List),
 }
 
 /// What `then` makes of the file of a device of this host at `path`, after a call has not found another one there; `None` if
@@ -63,39 +71,62 @@ unsafe fn answer<T>(path: *const c_char, then: impl FnOnce(File) -> T) -> Option
     }
     // SAFETY: the caller's promise: the call has read it.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let node = path.strip_prefix(NODES);
-    let below = path.strip_prefix(path_bytes());
-    let below = below.filter(|below| below.starts_with(CLASS));
-    if node.is_none() && below.is_none() {
+    if !path.starts_with(NODES) && !path.starts_with(path_bytes()) {
         return None;
     }
     let _uncancelled = Uncancelled::new();
-    let found = match node {
-        Some(node) => is_node(node).then_some(File::Node),
-        None => below
-            .and_then(|below| of_devices(str::from_utf8(below).ok()?).ok()?)
-            .map(File::Content),
-    };
+    let found = str::from_utf8(path).ok().and_then(find);
     set_errno(errno);
     found.map(then)
 }
 
+fn find(path: &str) -> Option<File> {
+    let devices = || {
+        let listed = process::current().and_then(|process| device::list(&process));
+        let infos = listed.ok()?.into_iter().map(|(_, info, _)| info);
+        Some(infos.collect::<Vec<_>>())
+    };
+    if let Some(node) = path.as_bytes().strip_prefix(NODES) {
+        return match node {
+            b"" | b"/" => Some(File::Folder(folders::of_nodes(&devices()?))),
+            _ => is_node(node.strip_prefix(b"/")?, &devices()?).then_some(File::Node),
+        };
+    }
+    let below = path.as_bytes().strip_prefix(path_bytes())?;
+    let below = str::from_utf8(below).ok()?;
+    if !below.starts_with(CLASS) {
+        return None;
+    }
+    if let Ok(Some(content)) = of_devices(below) {
+        return Some(File::Content(content));
+    }
+    folders::of_sysfs(below, &devices()?).map(File::Folder)
+}
+
 /// `uverbsN`, as the devices' `dev_name` says.
-fn is_node(name: &[u8]) -> bool {
-    let listed = process::current().and_then(|process| device::list(&process));
-    listed.is_ok_and(|devices| {
-        let mut devices = devices.iter();
-        devices.any(|(device, ..)| name == format!("uverbs{}", device.index).as_bytes())
-    })
+fn is_node(name: &[u8], devices: &[DeviceInfo]) -> bool {
+    let mut names = devices.iter().map(|info| format!("uverbs{}", info.index));
+    names.any(|node| name == node.as_bytes())
 }
 
 impl File {
     /// A file that is open for reading; `None` with `errno`.
     fn open(self, is_kept: bool) -> Option<OwnedFd> {
-        let Self::Content(text) = self else {
-            // What the kernel says of a node behind which there is no driver.
-            set_errno(libc::ENXIO);
-            return None;
+        let text = match self {
+            Self::Content(text) => text,
+            Self::Node => {
+                // What the kernel says of a node behind which there is no driver.
+                set_errno(libc::ENXIO);
+                return None;
+            }
+            Self::Folder(list) => {
+                let path = path_of(&list)?;
+                let flags = if is_kept { 0 } else { libc::O_CLOEXEC };
+                // SAFETY: a C string; a descriptor that is nobody else's comes back.
+                let opened = unsafe { libc::open(path.as_ptr(), libc::O_DIRECTORY | flags) };
+                // SAFETY: as said.
+                return (opened >= 0).then(|| unsafe { OwnedFd::from_raw_fd(opened) });
+            }
         };
         let flags = if is_kept { 0 } else { libc::MFD_CLOEXEC };
         // SAFETY: a C string; a descriptor that is nobody else's comes back.
@@ -109,6 +140,31 @@ impl File {
         file.rewind().ok()?;
         Some(file.into())
     }
+
+    /// The path of a folder that lists as this one; `None` with `errno`.
+    fn folder(self) -> Option<CString> {
+        match self {
+            Self::Folder(list) => path_of(&list),
+            Self::Node | Self::Content(_) => {
+                set_errno(libc::ENOTDIR);
+                None
+            }
+        }
+    }
+}
+
+/// A folder that lists so. `None`, with `errno` as where there is no such folder: none can be made.
+fn path_of(list: &List) -> Option<CString> {
+    let made = folders::made(list).inspect_err(|error| {
+        tracing::warn!("no folder that a program lists can be made: {error}");
+    });
+    let path = made
+        .ok()
+        .and_then(|path| CString::new(path.into_os_string().into_vec()).ok());
+    if path.is_none() {
+        set_errno(libc::ENOENT);
+    }
+    path
 }
 
 fn set_errno(errno: c_int) {
@@ -127,6 +183,7 @@ unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
         let refused = match file {
             File::Node => libc::X_OK,
             File::Content(_) => libc::X_OK | libc::W_OK,
+            File::Folder(_) => libc::W_OK,
         };
         if mode & refused == 0 {
             return 0;
@@ -163,6 +220,15 @@ unsafe fn stat_missing(path: *const c_char, buf: *mut libc::stat) -> c_int {
     let of_file = |file| match file {
         // SAFETY: a C string; the program's promise.
         File::Node => unsafe { libc::stat(c"/dev/null".as_ptr(), buf) },
+        File::Folder(_) => {
+            // SAFETY: a C string; the program's promise.
+            let told = unsafe { libc::stat(c"/".as_ptr(), buf) };
+            if told == 0 {
+                // SAFETY: written just now.
+                unsafe { (*buf).st_mode = libc::S_IFDIR | 0o555 };
+            }
+            told
+        }
         file @ File::Content(_) => file.open(false).map_or(-1, |open| {
             // SAFETY: an open descriptor; the program's promise.
             unsafe { libc::fstat(open.as_raw_fd(), buf) }
@@ -205,8 +271,15 @@ unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: libc
 /// [`open`] of what is not there otherwise.
 unsafe extern "C" fn open_missing(path: *const c_char, flags: c_int) -> c_int {
     let of_file = |file| {
-        if flags & libc::O_ACCMODE != libc::O_RDONLY && matches!(file, File::Content(_)) {
-            set_errno(libc::EACCES);
+        let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let refused = match file {
+            File::Folder(_) => is_for_writing.then_some(libc::EISDIR),
+            _ if flags & libc::O_DIRECTORY != 0 => Some(libc::ENOTDIR),
+            File::Content(_) => is_for_writing.then_some(libc::EACCES),
+            File::Node => None,
+        };
+        if let Some(errno) = refused {
+            set_errno(errno);
             return -1;
         }
         let opened = file.open(flags & libc::O_CLOEXEC == 0);
@@ -247,7 +320,10 @@ unsafe extern "C" fn fopen_missing(path: *const c_char, mode: *const c_char) -> 
         // SAFETY: the program's promise.
         let how = unsafe { CStr::from_ptr(mode) }.to_bytes();
         if how.first() != Some(&b'r') || how.contains(&b'+') {
-            set_errno(libc::EACCES);
+            set_errno(match file {
+                File::Folder(_) => libc::EISDIR,
+                File::Content(_) | File::Node => libc::EACCES,
+            });
             return ptr::null_mut();
         }
         let Some(open) = file.open(!how.contains(&b'e')) else {
@@ -265,6 +341,65 @@ unsafe extern "C" fn fopen_missing(path: *const c_char, mode: *const c_char) -> 
     unsafe { answer(path, of_file) }.unwrap_or(ptr::null_mut())
 }
 
+/// opendir(3). The stream is the C library's own, of a folder with the same names.
+unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
+    // SAFETY: the program's promise.
+    let real = unsafe { libc::opendir(path) };
+    if !real.is_null() {
+        return real;
+    }
+    // SAFETY: the program's promise.
+    let folder = unsafe { answer(path, File::folder) }.flatten();
+    match folder {
+        // SAFETY: a C string.
+        Some(folder) => unsafe { libc::opendir(folder.as_ptr()) },
+        None => ptr::null_mut(),
+    }
+}
+
+/// scandir(3), and scandir64, which is the same on 64-bit machines. The functions that it calls are the program's and may
+/// unwind: there is nothing here to be freed then.
+unsafe extern "C-unwind" fn scandir(
+    path: *const c_char,
+    list: *mut *mut *mut libc::dirent,
+    filter: Option<Filter>,
+    compare: Option<Compare>,
+) -> c_int {
+    // SAFETY: the program's promise.
+    let real = unsafe { c_scandir(path, list, filter, compare) };
+    if real >= 0 {
+        return real;
+    }
+    let mut folder = [0; FOLDER_PATH_MAX];
+    // SAFETY: the program's promise.
+    if !unsafe { folder_at(path, &mut folder) } {
+        return real;
+    }
+    // SAFETY: a C string; the program's promise.
+    unsafe { c_scandir(folder.as_ptr(), list, filter, compare) }
+}
+
+/// Writes the path of a folder that lists as the missing one would; whether there is one.
+unsafe extern "C" fn folder_at(path: *const c_char, place: &mut [c_char; FOLDER_PATH_MAX]) -> bool {
+    // SAFETY: the program's promise.
+    let Some(folder) = unsafe { answer(path, File::folder) }.flatten() else {
+        return false;
+    };
+    let bytes = folder.as_bytes_with_nul();
+    if bytes.len() > place.len() {
+        set_errno(libc::ENAMETOOLONG);
+        return false;
+    }
+    for (place, byte) in place.iter_mut().zip(bytes) {
+        *place = byte.cast_signed();
+    }
+    true
+}
+
+type Filter = unsafe extern "C-unwind" fn(*const libc::dirent) -> c_int;
+type Compare =
+    unsafe extern "C-unwind" fn(*mut *const libc::dirent, *mut *const libc::dirent) -> c_int;
+
 // As the crate libc declares them, but that they may unwind.
 unsafe extern "C-unwind" {
     #[link_name = "open"]
@@ -275,8 +410,16 @@ unsafe extern "C-unwind" {
     fn c_open64(path: *const c_char, flags: c_int, ...) -> c_int;
     #[link_name = "fopen64"]
     fn c_fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    #[link_name = "scandir"]
+    fn c_scandir(
+        path: *const c_char,
+        list: *mut *mut *mut libc::dirent,
+        filter: Option<Filter>,
+        compare: Option<Compare>,
+    ) -> c_int;
 }
 
-const NODES: &[u8] = b"/dev/infiniband/";
+const NODES: &[u8] = b"/dev/infiniband";
 /// Below the root of sysfs: `infiniband`, `infiniband_verbs`.
-const CLASS: &[u8] = b"/class/infiniband";
+const CLASS: &str = "/class/infiniband";
+const FOLDER_PATH_MAX: usize = libc::PATH_MAX as usize;
