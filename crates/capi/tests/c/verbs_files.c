@@ -2,7 +2,6 @@
 #include "rule.h"
 #include <dirent.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 /* Exported, and declared for drivers only. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
@@ -121,9 +120,7 @@ static void folders(struct ibv_device *device)
 	int status;
 
 	for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-		/* One that the kernel has is the kernel's. */
-		if (syscall(SYS_faccessat, AT_FDCWD, shared[i], F_OK))
-			folder(shared[i], names[i], -1);
+		folder(shared[i], names[i], -1);
 	folder(device->ibdev_path, "node_guid", 9);
 	folder(device->dev_path, "ibdev", 2);
 	snprintf(path, sizeof path, "%s/ports/", device->ibdev_path);

@@ -7,7 +7,9 @@
 //! A folder is called after what is in it, is filled as often as it is asked for, and stays. So it does not matter who makes it,
 //! how many do so at once, and where one of them is killed meanwhile: there are as many folders as there are different lists.
 
+use std::collections::HashSet;
 use std::env;
+use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,6 +31,8 @@ pub(super) enum Entry {
     Folder(List),
     /// A link to a folder, as the kernel has for devices.
     Link(List),
+    /// What is there without these devices, at this path.
+    Kernels(PathBuf),
 }
 
 /// The folder at `path` below the root of sysfs, if it is one of these devices.
@@ -51,7 +55,7 @@ pub(super) fn of_sysfs(path: &str, devices: &[DeviceInfo]) -> Option<List> {
     for part in parts {
         let (_, entry) = list.into_iter().find(|(name, _)| name == part)?;
         list = match entry {
-            Entry::File => return None,
+            Entry::File | Entry::Kernels(_) => return None,
             Entry::Folder(list) | Entry::Link(list) => list,
         };
         depth += 1;
@@ -66,6 +70,23 @@ pub(super) fn of_nodes(devices: &[DeviceInfo]) -> List {
         .iter()
         .map(|info| (format!("uverbs{}", info.index), Entry::File));
     nodes.collect()
+}
+
+/// A list with what the kernel lists in the folder at `path` besides.
+///
+/// # Errors
+/// The kernel has no such folder, or does not list it.
+pub(super) fn with_kernels(mut list: List, path: &Path) -> io::Result<List> {
+    let ours: HashSet<_> = list.iter().map(|(name, _)| name.clone()).collect();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        // The kernel's names are plain ones.
+        let name = entry.file_name().into_string();
+        if let Some(name) = name.ok().filter(|name| !ours.contains(name)) {
+            list.push((name, Entry::Kernels(entry.path())));
+        }
+    }
+    Ok(list)
 }
 
 fn of_verbs(devices: &[DeviceInfo]) -> List {
@@ -185,6 +206,7 @@ fn fill(top: &OwnedFd, parent: &OwnedFd, name: &str, list: &List) -> io::Result<
     for (name, entry) in list {
         match entry {
             Entry::File => unless_there(rustix::fs::symlinkat(NOWHERE, &folder, name))?,
+            Entry::Kernels(path) => unless_there(rustix::fs::symlinkat(path, &folder, name))?,
             Entry::Folder(list) => fill(top, &folder, name, list)?,
             Entry::Link(list) => {
                 let target = name_of(list);
@@ -208,7 +230,6 @@ const NOWHERE: &str = "a file of a device of oarlock";
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::fs;
 
     use super::super::tests::info;
     use super::super::{of_device as content_of_device, of_verbs as content_of_verbs};
@@ -219,7 +240,7 @@ mod tests {
         for (name, entry) in list {
             let path = format!("{before}{name}");
             match entry {
-                Entry::File => into.push(path),
+                Entry::File | Entry::Kernels(_) => into.push(path),
                 Entry::Folder(list) | Entry::Link(list) => paths(list, &format!("{path}/"), into),
             }
         }

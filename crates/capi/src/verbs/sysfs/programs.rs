@@ -6,11 +6,12 @@
 //! host would have is answered by what [`ibv_read_sysfs_file`](super::ibv_read_sysfs_file) says of it, through a file in memory;
 //! a folder by one with the same names ([`folders`]); a device's node can be asked for, and not opened.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::hint::black_box;
 use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
 use std::ptr;
 
 use oarlock_device::DeviceInfo;
@@ -78,6 +79,39 @@ unsafe fn answer<T>(path: *const c_char, then: impl FnOnce(File) -> T) -> Option
     let found = str::from_utf8(path).ok().and_then(find);
     set_errno(errno);
     found.map(then)
+}
+
+/// As [`answer`], of a folder that lists devices and that the kernel has, too: it lists what is in either.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn answer_beside<T>(path: *const c_char, then: impl FnOnce(File) -> T) -> Option<T> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if !lists_devices(path) {
+        return None;
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    let _uncancelled = Uncancelled::new();
+    let found = str::from_utf8(path).ok().and_then(find);
+    let list = match found {
+        Some(File::Folder(list)) => {
+            folders::with_kernels(list, Path::new(OsStr::from_bytes(path))).ok()
+        }
+        _ => None,
+    };
+    errno.into_iter().for_each(set_errno);
+    list.map(File::Folder).map(then)
+}
+
+/// Whether devices of the kernel stand beside those of this host at this path.
+fn lists_devices(path: &[u8]) -> bool {
+    let end = path.iter().rposition(|byte| *byte != b'/');
+    let path = &path[..end.map_or(0, |end| end + 1)];
+    let class = path.strip_prefix(path_bytes());
+    path == NODES
+        || class
+            .is_some_and(|class| class == CLASS.as_bytes() || class == b"/class/infiniband_verbs")
 }
 
 fn find(path: &str) -> Option<File> {
@@ -250,22 +284,34 @@ unsafe extern "C" fn xstat(_version: c_int, path: *const c_char, buf: *mut libc:
 unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the program's promise.
     let real = unsafe { c_open(path, flags, mode) };
-    if real >= 0 {
-        return real;
-    }
     // SAFETY: the program's promise.
-    unsafe { open_missing(path, flags) }
+    unsafe { opened(real, path, flags) }
 }
 
 /// As [`open`].
 unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the program's promise.
     let real = unsafe { c_open64(path, flags, mode) };
-    if real >= 0 {
-        return real;
-    }
     // SAFETY: the program's promise.
-    unsafe { open_missing(path, flags) }
+    unsafe { opened(real, path, flags) }
+}
+
+/// What the C library opened, a folder that lists more in its place, or [`open_missing`].
+unsafe extern "C" fn opened(real: c_int, path: *const c_char, flags: c_int) -> c_int {
+    if real < 0 {
+        // SAFETY: the program's promise.
+        return unsafe { open_missing(path, flags) };
+    }
+    let of_folder = |folder: File| {
+        let folder = folder.open(flags & libc::O_CLOEXEC == 0)?;
+        // Here, where the thread cannot be cancelled.
+        // SAFETY: opened for the program, which has not seen it.
+        unsafe { libc::close(real) };
+        Some(folder.into_raw_fd())
+    };
+    // SAFETY: the program's promise.
+    let beside = unsafe { answer_beside(path, of_folder) };
+    beside.flatten().unwrap_or(real)
 }
 
 /// [`open`] of what is not there otherwise.
@@ -345,16 +391,26 @@ unsafe extern "C" fn fopen_missing(path: *const c_char, mode: *const c_char) -> 
 unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     // SAFETY: the program's promise.
     let real = unsafe { libc::opendir(path) };
-    if !real.is_null() {
+    let folder = if real.is_null() {
+        // SAFETY: the program's promise.
+        unsafe { answer(path, File::folder) }
+    } else {
+        // SAFETY: the program's promise.
+        unsafe { answer_beside(path, File::folder) }
+    };
+    let Some(folder) = folder.flatten() else {
+        return real;
+    };
+    // SAFETY: a C string.
+    let stream = unsafe { libc::opendir(folder.as_ptr()) };
+    if stream.is_null() {
         return real;
     }
-    // SAFETY: the program's promise.
-    let folder = unsafe { answer(path, File::folder) }.flatten();
-    match folder {
-        // SAFETY: a C string.
-        Some(folder) => unsafe { libc::opendir(folder.as_ptr()) },
-        None => ptr::null_mut(),
+    if !real.is_null() {
+        // SAFETY: opened above, and the program has not seen it.
+        unsafe { libc::closedir(real) };
     }
+    stream
 }
 
 /// scandir(3), and scandir64, which is the same on 64-bit machines. The functions that it calls are the program's and may
@@ -365,24 +421,39 @@ unsafe extern "C-unwind" fn scandir(
     filter: Option<Filter>,
     compare: Option<Compare>,
 ) -> c_int {
-    // SAFETY: the program's promise.
-    let real = unsafe { c_scandir(path, list, filter, compare) };
-    if real >= 0 {
-        return real;
-    }
     let mut folder = [0; FOLDER_PATH_MAX];
     // SAFETY: the program's promise.
-    if !unsafe { folder_at(path, &mut folder) } {
-        return real;
+    if !unsafe { folder_beside(path, &mut folder) } {
+        // SAFETY: the program's promise.
+        let real = unsafe { c_scandir(path, list, filter, compare) };
+        // SAFETY: the program's promise.
+        if real >= 0 || !unsafe { folder_missing(path, &mut folder) } {
+            return real;
+        }
     }
     // SAFETY: a C string; the program's promise.
     unsafe { c_scandir(folder.as_ptr(), list, filter, compare) }
 }
 
+type FolderPath = [c_char; FOLDER_PATH_MAX];
+
 /// Writes the path of a folder that lists as the missing one would; whether there is one.
-unsafe extern "C" fn folder_at(path: *const c_char, place: &mut [c_char; FOLDER_PATH_MAX]) -> bool {
+unsafe extern "C" fn folder_missing(path: *const c_char, place: &mut FolderPath) -> bool {
     // SAFETY: the program's promise.
-    let Some(folder) = unsafe { answer(path, File::folder) }.flatten() else {
+    put(unsafe { answer(path, File::folder) }.flatten(), place)
+}
+
+/// As [`folder_missing`], of a folder that the kernel has, too.
+unsafe extern "C" fn folder_beside(path: *const c_char, place: &mut FolderPath) -> bool {
+    // SAFETY: the program's promise.
+    put(
+        unsafe { answer_beside(path, File::folder) }.flatten(),
+        place,
+    )
+}
+
+fn put(folder: Option<CString>, place: &mut FolderPath) -> bool {
+    let Some(folder) = folder else {
         return false;
     };
     let bytes = folder.as_bytes_with_nul();
