@@ -19,6 +19,8 @@ mod devices;
 mod explain;
 mod failure;
 mod host;
+#[cfg(test)]
+mod listening;
 mod man;
 mod memory;
 mod ping;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cmatose::options::Plan;
+use crate::listening::until_listening;
 use oarlock_hostd::Host;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_port::{Faults, MemWire};
@@ -50,10 +51,7 @@ fn pair(faults: Faults) -> [(Result<(), Failure>, Outcome); 2] {
                 (result, outcome)
             }
         });
-        while passive_host.ps().expect("it answers").host.ports.is_empty() {
-            assert!(!passive.is_finished(), "the passive side listens");
-            std::thread::yield_now();
-        }
+        until_listening(&passive_host, &passive);
         let mut plan = plan();
         plan.server = Some(address);
         let mut outcome = Outcome::new(&plan);

@@ -1,6 +1,7 @@
 //! Both sides in one process, on a wire in memory.
 
 use super::*;
+use crate::listening::until_listening;
 use oarlock_hostd::Host;
 use oarlock_hostd::service::ServiceConfig;
 use oarlock_port::{Faults, MemWire};
@@ -90,10 +91,7 @@ fn beside<T: Send>(
             let result = server::run(&hosts.server, plan, &ending, QUIET(), &mut served);
             (result, served)
         });
-        while hosts.server.ps().expect("it answers").host.ports.is_empty() {
-            assert!(!serving.is_finished(), "the server listens");
-            std::thread::yield_now();
-        }
+        until_listening(&hosts.server, &serving);
         let done = clients();
         if plan.persistent {
             ask();
