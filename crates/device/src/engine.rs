@@ -10,7 +10,8 @@
 //! the work done. A program that polls now and then, but waits for its packets otherwise (it looks at
 //! memory that its peer writes, or has no processor), is found out at the end of such a time, and the
 //! engine receives for a while. Such programs are helped besides (`linger.rs`). While a thread waits for completions
-//! (`lead.rs`), the engine leaves the port to that one.
+//! (`lead.rs`), the engine leaves the port to that one. Where packets come in streams it looks again before it sleeps
+//! (`attention.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,7 @@ use oarlock_port::thread::{spawn_without_signals, take_short_turns};
 use oarlock_wire::{Time, earliest};
 use rustix::event::{PollFd, PollFlags};
 
+use crate::attention::Attention;
 use crate::endpoint::Core;
 use crate::queue::wait_readable;
 use crate::trust::Trust;
@@ -57,6 +59,7 @@ enum Ended {
 
 fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
     let mut trust = Trust::default();
+    let mut attention = Attention::default();
     loop {
         if core.is_stopped() {
             core.publish_statistics();
@@ -79,9 +82,14 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
         } else {
             Part::Receive
         };
+        if part == Part::Receive && attention.look_again(core) {
+            attention.received(core.now());
+            continue;
+        }
         let deadline = core.timers().fall_asleep();
         let woken = sleep(core, port, signs, deadline, part);
         core.timers().wake_up();
+        attention.slept(core.now());
         core.resume();
         core.counters().engine_wakeups.add(1);
         match woken {
@@ -95,8 +103,8 @@ fn run(core: &Arc<Core>, port: &Port, signs: &Signs) -> Ended {
                 if woken.lead_lapsed {
                     core.lead().lapsed();
                 }
-                if woken.port_readable {
-                    core.progress_on_engine();
+                if woken.port_readable && core.progress_on_engine() {
+                    attention.received(core.now());
                 }
                 if part == Part::StandBack {
                     judge(&mut trust, core, port);

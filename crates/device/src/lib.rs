@@ -49,6 +49,7 @@
 //! placement for its request, and both happen under the queue pair's lock.
 #![deny(unsafe_code)]
 
+mod attention;
 mod backlog;
 mod context;
 mod counters;

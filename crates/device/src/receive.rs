@@ -53,19 +53,20 @@ impl Core {
         }
     }
 
-    /// Takes what has arrived; waits for another thread that is at it. For the engine.
-    pub(crate) fn progress(self: &Arc<Self>) {
+    /// Takes what has arrived; waits for another thread that is at it. For the engine. Whether there was something.
+    pub(crate) fn progress(self: &Arc<Self>) -> bool {
         let mut receiver = lock(&self.receiver);
-        self.receive(&mut receiver);
+        self.receive(&mut receiver)
     }
 
     /// As [`progress`](Self::progress), for the engine, when nobody else has received.
-    pub(crate) fn progress_on_engine(self: &Arc<Self>) {
+    pub(crate) fn progress_on_engine(self: &Arc<Self>) -> bool {
         let before = self.placed_writes();
-        self.progress();
+        let has_received = self.progress();
         if self.placed_writes() != before {
             self.lingering().engine_placed();
         }
+        has_received
     }
 
     /// Whether a thread is taking packets at this moment.
@@ -73,12 +74,12 @@ impl Core {
         try_lock(&self.receiver).is_none()
     }
 
-    fn receive(self: &Arc<Self>, receiver: &mut Receiver) {
-        for _ in 0..MAX_BATCHES {
-            if !self.receive_batch(receiver) {
-                return;
-            }
-        }
+    /// Whether there was something.
+    fn receive(self: &Arc<Self>, receiver: &mut Receiver) -> bool {
+        (0..MAX_BATCHES)
+            .take_while(|_| self.receive_batch(receiver))
+            .count()
+            > 0
     }
 
     /// Whether there was one.

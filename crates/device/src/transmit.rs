@@ -4,12 +4,12 @@
 //! those of the packets after it, so it leaves with the second one, and the others of equal length together.
 
 use oarlock_port::Port;
-use oarlock_transport::{MAX_PACKET_LEN, Memory, PacketBuf};
+use oarlock_transport::{MAX_PACKET_LEN, PacketBuf};
 use oarlock_wire::{AddressVector, Time};
 
 use crate::counters::Counters;
 use crate::mr::Outgoing;
-use crate::transport::Transport;
+use crate::transport::{QpMemory, Transport};
 
 /// What a thread sends with; kept in a pool, since it is large.
 #[derive(Default)]
@@ -72,12 +72,14 @@ impl Bursts {
         &mut self,
         transport: &mut Transport,
         now: Time,
-        memory: &mut dyn Memory,
+        memory: &mut QpMemory<'_>,
         port: Option<&Port>,
         counters: &Counters,
     ) -> bool {
         let mut run: Option<Run> = None;
         let mut is_all = false;
+        let mut is_whole = true;
+        memory.begin_burst(&self.run);
         for _ in 0..TURN {
             let end = run.as_ref().map_or(0, |run| run.len);
             let packet: &mut PacketBuf = self.run[end..]
@@ -96,7 +98,9 @@ impl Bursts {
                 continue;
             }
             if let Some(full) = run.take() {
-                self.flush(&full, port, counters);
+                // The packet behind it, too.
+                is_whole &= memory.settle(&mut self.run);
+                self.flush(&full, is_whole, port, counters);
                 self.run.copy_within(end..end + transmit.len, 0);
             }
             run = Some(Run {
@@ -108,13 +112,20 @@ impl Bursts {
                 is_closed: false,
             });
         }
+        is_whole &= memory.settle(&mut self.run);
         if let Some(last) = run {
-            self.flush(&last, port, counters);
+            self.flush(&last, is_whole, port, counters);
         }
+        memory.end_burst(&mut self.run);
         !is_all
     }
 
-    fn flush(&mut self, run: &Run, port: Option<&Port>, counters: &Counters) {
+    /// Packets that are not whole, because the system has not given what it had promised, count as sent in vain.
+    fn flush(&mut self, run: &Run, is_whole: bool, port: Option<&Port>, counters: &Counters) {
+        if !is_whole {
+            counters.send_failed.add(run.count);
+            return;
+        }
         let bytes = &mut self.run[..run.len];
         let sent = match port {
             None => {

@@ -264,6 +264,10 @@ impl CqShared {
     pub(super) fn take(&self, out: &mut [Option<Cqe>]) -> usize {
         let mut state = lock(&self.state);
         let count = out.len().min(state.ring.len());
+        // Most polls find nothing.
+        if count == 0 {
+            return 0;
+        }
         for (slot, cqe) in out.iter_mut().zip(state.ring.drain(..count)) {
             *slot = Some(cqe);
         }

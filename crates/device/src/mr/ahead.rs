@@ -6,14 +6,17 @@
 //!   found to be the next of the same message ([`Incoming`]). When their turn comes each is checked as if nothing had
 //!   happened, and only the copy is left out. What could not be placed is tried again then: so each packet meets its own
 //!   fate, and the packets before it are not harmed.
-//! - with the first packet that is fetched, bytes of those are fetched that the engine announces
-//!   ([`Memory::announce`](oarlock_transport::Memory::announce)), into a buffer from which they are taken when their packets
-//!   are built ([`Outgoing`]). Nothing of it is kept for the next time that the queue pair is locked.
+//! - with the first packet that is fetched, bytes of those are put into a pipe that the engine announces
+//!   ([`Memory::announce`](oarlock_transport::Memory::announce)). Of each packet that is built only the place is noted, and
+//!   before a burst leaves its packets are filled from the pipe, all at once ([`Outgoing`]). Nothing of it is kept for the
+//!   next time that the queue pair is locked.
+
+use std::ops::Range;
 
 use oarlock_transport::{MAX_PACKET_LEN, Sge};
 use oarlock_wire::{Packet, RKey};
 
-use crate::sys::{Pipe, Shelf};
+use crate::sys::{Pipe, Shelf, Step};
 
 /// What is placed by.
 #[derive(Default)]
@@ -25,8 +28,54 @@ pub(crate) struct Incoming {
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(super) pipe: Pipe,
-    /// Bytes fetched ahead; empty until the first time.
-    pub(super) store: Box<[u8]>,
+    /// Where the packets of the burst are built: nowhere, outside of one.
+    buffer: Range<usize>,
+    /// What becomes of the bytes in the pipe.
+    steps: Vec<Step>,
+}
+
+impl Outgoing {
+    /// From now on packets are built in `buffer`: their payloads may be missing there until [`settle`](Self::settle).
+    pub(crate) fn begin(&mut self, buffer: &[u8]) {
+        let start = buffer.as_ptr().addr();
+        self.buffer = start..start + buffer.len();
+    }
+
+    /// Fills what is missing in `buffer`, of which [`begin`](Self::begin) was told; whether it could be done.
+    pub(crate) fn settle(&mut self, buffer: &mut [u8]) -> bool {
+        let is_done = self.pipe.carry_out(&self.steps, buffer);
+        self.steps.clear();
+        is_done
+    }
+
+    /// No packet is built from now on: leaves nothing in the pipe, which had so many bytes more than packets wanted.
+    pub(super) fn end(&mut self, unwanted: usize, buffer: &mut [u8]) {
+        self.skip(unwanted);
+        self.settle(buffer);
+        debug_assert_eq!(self.pipe.held(), 0);
+        self.buffer = 0..0;
+    }
+
+    /// Whether `out` lies where packets are built.
+    pub(super) fn is_in_burst(&self, out: &[u8]) -> bool {
+        let start = out.as_ptr().addr();
+        self.buffer.start <= start && start + out.len() <= self.buffer.end
+    }
+
+    /// The next bytes in the pipe belong into `out`, which [is where packets are built](Self::is_in_burst).
+    pub(super) fn fill_later(&mut self, out: &[u8]) {
+        if !out.is_empty() {
+            let start = out.as_ptr().addr() - self.buffer.start;
+            self.steps.push(Step::Fill(start..start + out.len()));
+        }
+    }
+
+    /// So many bytes that were put into the pipe are of no use.
+    pub(super) fn skip(&mut self, len: usize) {
+        if len > 0 {
+            self.steps.push(Step::Skip(len));
+        }
+    }
 }
 
 /// The two together.
@@ -158,38 +207,32 @@ impl<'a> Following<'a> {
     }
 }
 
-/// What of a message has been fetched ahead.
+/// What of a message is in the pipe, and no packet has asked for yet.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fetched {
     place: Place,
-    start: usize,
-    end: usize,
+    len: usize,
 }
 
 impl Fetched {
-    /// So many bytes from `place` on are in the store.
+    /// So many bytes from `place` on.
     pub(super) const fn new(place: Place, len: usize) -> Self {
-        Self {
-            place,
-            start: 0,
-            end: len,
-        }
+        Self { place, len }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     pub(super) fn has(&self, place: Place, len: usize) -> bool {
-        self.place == place && len > 0 && self.end - self.start >= len
+        self.place == place && len > 0 && self.len >= len
     }
 
-    /// Takes the next bytes out of the store.
-    pub(super) fn take(&mut self, store: &[u8], out: &mut [u8]) {
-        let end = self.start + out.len();
-        out.copy_from_slice(&store[self.start..end]);
-        self.start = end;
-        self.place = self.place.behind(out.len());
+    /// The next of them are asked for.
+    pub(super) const fn take(&mut self, len: usize) {
+        self.place = self.place.behind(len);
+        self.len -= len;
     }
 }
 
-/// Room for what a burst carries.
-pub(super) const STORE: usize = Shelf::LEN;
-
-const _: () = assert!(MAX_PACKET_LEN <= STORE);
+const _: () = assert!(MAX_PACKET_LEN <= Pipe::LONGEST);

@@ -121,25 +121,16 @@ impl ForeignMemory {
         Ok(done)
     }
 
-    /// Copies from the pieces into `out`, which has as many bytes; `Ok(false)` if not all of it is mapped. `pipe`: by which
-    /// short pieces come.
-    ///
-    /// # Errors
-    /// The kernel refuses the call as such.
-    pub(super) fn read_by(
-        &self,
-        pipe: &mut Pipe,
-        pieces: &[Piece],
-        out: &mut [u8],
-    ) -> io::Result<bool> {
-        let mut rest = out;
-        self.for_ranges(pieces, |ranges, total| {
-            let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(total) else {
-                return Ok(false);
-            };
-            rest = later;
-            complete(pipe.copy_from(ranges, now), total)
-        })
+    /// Puts the bytes of the pieces into the pipe; how many that were.
+    pub(super) fn put_in(&self, pipe: &mut Pipe, pieces: &[Piece]) -> usize {
+        let mut done = 0;
+        // It only ends early.
+        let _ = self.for_ranges(pieces, |ranges, total| {
+            let put = pipe.put(ranges);
+            done += put;
+            Ok(put == total)
+        });
+        done
     }
 
     /// Copies from the pieces into `out`, which has as many bytes; `Ok(false)` if not all of it is mapped.

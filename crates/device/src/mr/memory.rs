@@ -9,13 +9,13 @@ use oarlock_transport::{
 use oarlock_wire::{LKey, Packet, Qpn, RKey};
 
 use super::access::right_for;
-use super::ahead::{Fetched, Following, Incoming, Outgoing, Place, STORE, Ways};
+use super::ahead::{Fetched, Following, Incoming, Outgoing, Place, Ways};
 use super::keys::index_of;
 use super::region::{Entered, Piece, RegionInner, Registration};
 use super::table::{Entry, RegionTable};
 use super::window::{self, WindowInner};
 use crate::counters::Counters;
-use crate::sys::MAX_RANGES;
+use crate::sys::{MAX_RANGES, Pipe};
 
 /// The memory of one queue pair. Made for a packet or a run of them, and not kept: it may keep a region's memory alive.
 pub(crate) struct PdMemory<'a> {
@@ -63,6 +63,28 @@ impl<'a> PdMemory<'a> {
     /// first one that is told of, all are new; then each is the first of those told of before.
     pub(crate) fn go_on(&mut self, following: &'a [Packet<'a>]) {
         self.following.go_on(following);
+    }
+
+    /// From now on packets are built in `buffer`; see [`Outgoing::begin`].
+    pub(crate) fn begin_burst(&mut self, buffer: &[u8]) {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.begin(buffer);
+        }
+    }
+
+    /// Fills the payloads of the packets in `buffer`; whether it could be done.
+    pub(crate) fn settle(&mut self, buffer: &mut [u8]) -> bool {
+        self.outgoing
+            .as_mut()
+            .is_none_or(|outgoing| outgoing.settle(buffer))
+    }
+
+    /// Leaves nothing in the pipe.
+    pub(crate) fn end_burst(&mut self, buffer: &mut [u8]) {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.end(self.fetched.len(), buffer);
+            self.fetched = Fetched::default();
+        }
     }
 
     /// From now on remote keys are checked against protection domain `pd`: an XRC request's, which is its shared receive
@@ -262,51 +284,68 @@ impl<'a> PdMemory<'a> {
     fn read(&mut self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let more = std::mem::take(&mut self.announced);
         let place = Place::remote(rkey, addr);
-        if self.fetched.has(place, out.len())
-            && let Some(outgoing) = self.outgoing.as_deref()
-        {
-            self.fetched.take(&outgoing.store, out);
+        if self.fetched.has(place, out.len()) {
             let range = (addr, out.len() as u64);
-            return self.with_remote(rkey, range, RemoteAccess::Read, |_, _, _| Ok(()));
+            self.with_remote(rkey, range, RemoteAccess::Read, |_, _, _| Ok(()))?;
+            self.take_fetched(out);
+            return Ok(());
         }
         if self.is_foreign(rkey.0)
-            && let Some(outgoing) = self.outgoing.take()
+            && let Some(outgoing) = self.begin_ahead(out)
         {
-            let is_read = self.read_ahead(outgoing, (rkey, addr), out, more);
-            self.outgoing = Some(outgoing);
-            if is_read {
+            let total = total_ahead(out, more);
+            let range = (addr, total as u64);
+            let mut put = 0;
+            // If it fails, it has put this much.
+            let _ = self.with_remote(rkey, range, RemoteAccess::Read, |_, memory, piece| {
+                put = memory.put_in(&mut outgoing.pipe, &[piece]);
+                Ok(())
+            });
+            if self.end_ahead(outgoing, place, out, (put, total)) {
                 return Ok(());
             }
         }
         self.read_checked(rkey, addr, out)
     }
 
-    /// Fetches a packet's bytes and, if there are to be more, those as well; whether at least its own are fetched.
-    fn read_ahead(
-        &mut self,
-        outgoing: &mut Outgoing,
-        (rkey, addr): (RKey, u64),
-        out: &mut [u8],
-        more: u64,
-    ) -> bool {
-        let Outgoing { pipe, store } = outgoing;
-        let total = total_ahead(out, more);
-        let is_ahead = total > out.len();
-        let into = if is_ahead {
-            room_in(store, total)
-        } else {
-            &mut *out
-        };
-        let range = (addr, total as u64);
-        let read = self.with_remote(rkey, range, RemoteAccess::Read, |_, memory, piece| {
-            Ok(is_complete(memory.fetch_by(pipe, &[piece], into)))
-        });
-        let is_read = read == Ok(true);
-        if is_read && is_ahead {
-            self.fetched = Fetched::new(Place::remote(rkey, addr), total);
-            self.fetched.take(store, out);
+    /// What packets are fetched by that are built where `out` lies; what is in the pipe for others is of no use any more.
+    fn begin_ahead(&mut self, out: &[u8]) -> Option<&'a mut Outgoing> {
+        let outgoing = self.outgoing.take()?;
+        if !outgoing.is_in_burst(out) {
+            self.outgoing = Some(outgoing);
+            return None;
         }
-        is_read
+        outgoing.skip(self.fetched.len());
+        self.fetched = Fetched::default();
+        Some(outgoing)
+    }
+
+    /// So many bytes from `place` on are in the pipe, of all that were to be put there: whether what belongs into `out` is.
+    fn end_ahead(
+        &mut self,
+        outgoing: &'a mut Outgoing,
+        place: Place,
+        out: &[u8],
+        (put, total): (usize, usize),
+    ) -> bool {
+        let is_all = put == total;
+        if is_all {
+            outgoing.fill_later(out);
+            self.fetched = Fetched::new(place, total);
+            self.fetched.take(out.len());
+        } else {
+            outgoing.skip(put);
+        }
+        self.outgoing = Some(outgoing);
+        is_all
+    }
+
+    /// The next bytes of the message in the pipe belong into `out`.
+    fn take_fetched(&mut self, out: &[u8]) {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.fill_later(out);
+            self.fetched.take(out.len());
+        }
     }
 
     fn write_checked(&mut self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
@@ -413,56 +452,36 @@ impl<'a> PdMemory<'a> {
     ) -> Result<(), MemoryError> {
         let more = std::mem::take(&mut self.announced);
         let (pd, message) = (self.pd, (offset, out.len()));
-        if self.fetched.has(Place::local(sges, offset), out.len())
-            && let Some(outgoing) = self.outgoing.as_deref()
-        {
-            self.fetched.take(&outgoing.store, out);
-            return self.for_pieces(pd, sges, message, Way::Fetch, |_, _, _, _| Ok(true));
+        let place = Place::local(sges, offset);
+        if self.fetched.has(place, out.len()) {
+            self.for_pieces(pd, sges, message, Way::Fetch, |_, _, _, _| Ok(true))?;
+            self.take_fetched(out);
+            return Ok(());
         }
         if self.are_foreign(sges)
-            && let Some(outgoing) = self.outgoing.take()
+            && let Some(outgoing) = self.begin_ahead(out)
         {
-            let is_fetched = self.gather_ahead(outgoing, sges, offset, out, more);
-            self.outgoing = Some(outgoing);
-            if is_fetched {
+            let total = total_ahead(out, more);
+            let mut put = 0;
+            // If it fails, it has put this much.
+            let _ = self.for_pieces(
+                pd,
+                sges,
+                (offset, total),
+                Way::Fetch,
+                |memory, pieces, from, to| {
+                    let some = memory.put_in(&mut outgoing.pipe, pieces);
+                    put += some;
+                    Ok(some == to - from)
+                },
+            );
+            if self.end_ahead(outgoing, place, out, (put, total)) {
                 return Ok(());
             }
         }
         self.for_pieces(pd, sges, message, Way::Fetch, |memory, pieces, from, to| {
             memory.fetch(pieces, &mut out[from..to])
         })
-    }
-
-    /// Fetches a packet's bytes and, if there are to be more, those as well; whether at least its own are fetched.
-    fn gather_ahead(
-        &mut self,
-        outgoing: &mut Outgoing,
-        sges: &[Sge],
-        offset: u64,
-        out: &mut [u8],
-        more: u64,
-    ) -> bool {
-        let Outgoing { pipe, store } = outgoing;
-        let total = total_ahead(out, more);
-        let is_ahead = total > out.len();
-        let into = if is_ahead {
-            room_in(store, total)
-        } else {
-            &mut *out
-        };
-        let message = (offset, total);
-        let fetched = self.for_pieces(
-            self.pd,
-            sges,
-            message,
-            Way::Fetch,
-            |memory, pieces, from, to| memory.fetch_by(pipe, pieces, &mut into[from..to]),
-        );
-        if fetched.is_ok() && is_ahead {
-            self.fetched = Fetched::new(Place::local(sges, offset), total);
-            self.fetched.take(store, out);
-        }
-        fetched.is_ok()
     }
 
     /// The window with this key, if it is of protection domain `pd`.
@@ -592,15 +611,10 @@ fn check_word(
 
 /// How many bytes to fetch for a packet, if `more` are to follow.
 fn total_ahead(out: &[u8], more: u64) -> usize {
-    let more = usize::try_from(more).unwrap_or(STORE);
-    out.len().saturating_add(more).min(STORE.max(out.len()))
-}
-
-fn room_in(store: &mut Box<[u8]>, len: usize) -> &mut [u8] {
-    if store.is_empty() {
-        *store = vec![0; STORE].into();
-    }
-    &mut store[..len]
+    let more = usize::try_from(more).unwrap_or(Pipe::LONGEST);
+    out.len()
+        .saturating_add(more)
+        .min(Pipe::LONGEST.max(out.len()))
 }
 
 /// Whether all was copied. The system refusing copies as such is told besides.

@@ -8,7 +8,7 @@ mod pipe;
 mod process_vm;
 mod shelf;
 
-pub(crate) use pipe::Pipe;
+pub(crate) use pipe::{Pipe, Step};
 use process_vm::vectors;
 pub(crate) use process_vm::{Direction, MAX_RANGES, Range, copy_own, populate};
 pub(crate) use shelf::{Mapped, Shelf};

@@ -1,59 +1,98 @@
 //! A way out of memory that may be missing: through a pipe, into memory of ours. Short pieces are written into the pipe; of
-//! longer ones it takes the pages (`vmsplice(2)`), which are read at once. Two calls, and yet cheaper than one of
+//! longer ones it takes the pages (`vmsplice(2)`), which are read when all that is to be sent is known. Cheaper than
 //! `process_vm_readv(2)`, which looks up a process first, and checks whether it may be read.
 //!
 //! The C library's functions for these calls are points where a program's thread may be cancelled: the calls go around them.
 
 use std::io;
+use std::ops::Range as Places;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::syscall;
 use oarlock_port::fork::ForkGuard;
 
-use super::{Direction, Range, copy_own, vectors};
+use super::{Range, vectors};
 
 /// Bytes on their way out of foreign memory.
 #[derive(Default)]
 pub(crate) enum Pipe {
-    /// Nothing has been copied so far.
+    /// Nothing has been fetched so far.
     #[default]
     NotTried,
-    /// The system has none to give, or it failed, or there are many already: copies are made otherwise.
+    /// The system has none to give, or it failed, or there are many already: bytes are fetched otherwise.
     Missing,
     Open(Ends),
 }
 
-/// The two ends of a pipe with nothing in it.
+/// The two ends of a pipe.
 pub(crate) struct Ends {
     _forks: [ForkGuard; 2],
     read: OwnedFd,
     write: OwnedFd,
-    /// It has room for [`LONGEST`] bytes, wherever they lie, and the system lets us put pages there.
+    /// It has room for [`ROOM`] bytes, wherever they lie, and the system lets us put pages there.
     takes_pages: bool,
+    /// Bytes in it.
+    held: usize,
+}
+
+/// What becomes of the next bytes in the pipe.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// They belong at these places of the buffer.
+    Fill(Places<usize>),
+    /// So many are of no use any more.
+    Skip(usize),
 }
 
 impl Pipe {
-    /// Copies the bytes of `ranges`, one after the other, into `out`, which has as many; returns how many were copied before
-    /// the first page that is missing or protected. Of more than [`MAX_RANGES`](super::MAX_RANGES) ranges the first are
-    /// copied.
-    pub(crate) fn copy_from(&mut self, ranges: &[Range], out: &mut [u8]) -> io::Result<usize> {
-        debug_assert_eq!(
-            out.len(),
-            ranges.iter().map(|range| range.len).sum::<usize>()
-        );
-        if out.len() <= LONGEST
-            && let Some(ends) = self.open()
-        {
-            match ends.carry(ranges, out) {
-                Carried::All => return Ok(out.len()),
-                // The other way tells what is missing.
-                Carried::Less => {}
-                Carried::Broken => *self = Self::Missing,
+    /// Bytes that are put into it at one time at most.
+    pub(crate) const LONGEST: usize = 65_536;
+
+    /// Puts the bytes of `ranges` into it, behind those that are there; how many that were. Less than all: there is no pipe, or
+    /// no room, or a page is missing or protected; what was put is to be skipped.
+    pub(crate) fn put(&mut self, ranges: &[Range]) -> usize {
+        let total: usize = ranges.iter().map(|range| range.len).sum();
+        let is_short = total <= SHORT;
+        let Some(ends) = self.open() else { return 0 };
+        if ends.held + total > ROOM || !(is_short || ends.takes_pages) {
+            return 0;
+        }
+        match ends.put(ranges, is_short) {
+            Ok(put) => put,
+            Err(error) => {
+                if !matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EAGAIN)) {
+                    tracing::debug!(%error, "a pipe does not take the program's memory");
+                    ends.takes_pages = false;
+                }
+                0
             }
         }
-        // SAFETY: `out` is valid for writes of as many bytes as the ranges have.
-        unsafe { copy_own(Direction::Read, out.as_mut_ptr(), ranges) }
+    }
+
+    /// Does with the next bytes in it what `steps` say, in their order; whether it could be done. If not, what is in the buffer
+    /// is nothing, and the pipe is gone.
+    pub(crate) fn carry_out(&mut self, steps: &[Step], buffer: &mut [u8]) -> bool {
+        if steps.is_empty() {
+            return true;
+        }
+        let Self::Open(ends) = self else { return false };
+        let is_done = ends.carry_out(steps, buffer);
+        if !is_done {
+            tracing::warn!(
+                "a pipe has lost bytes: packets are not sent, and the program's memory is read otherwise"
+            );
+            *self = Self::Missing;
+        }
+        is_done
+    }
+
+    /// Bytes in it.
+    pub(crate) const fn held(&self) -> usize {
+        match self {
+            Self::Open(ends) => ends.held,
+            Self::NotTried | Self::Missing => 0,
+        }
     }
 
     fn open(&mut self) -> Option<&mut Ends> {
@@ -65,15 +104,6 @@ impl Pipe {
             Self::NotTried | Self::Missing => None,
         }
     }
-}
-
-/// What came through.
-enum Carried {
-    All,
-    /// Not all, and nothing is left in the pipe.
-    Less,
-    /// Something may be left in the pipe: it is of no use any more.
-    Broken,
 }
 
 impl Ends {
@@ -105,50 +135,105 @@ impl Ends {
             read,
             write,
             takes_pages: size >= SIZE,
+            held: 0,
         })
     }
 
-    fn carry(&mut self, ranges: &[Range], out: &mut [u8]) -> Carried {
+    fn put(&mut self, ranges: &[Range], is_short: bool) -> io::Result<usize> {
         let (vectors, count) = vectors(ranges);
-        let is_short = out.len() <= SHORT;
-        if !is_short && !self.takes_pages {
-            return Carried::Less;
-        }
         // SAFETY: the vectors live through the call, and `count` of them are filled. The kernel checks each page that they
         // name, and changes nothing there.
         let put = unsafe {
-            let pipe = self.write.as_raw_fd();
-            match &vectors[..count] {
+            let (pipe, vectors) = (self.write.as_raw_fd(), &vectors[..count]);
+            match vectors {
                 // Costs less.
                 [one] if is_short => syscall(libc::SYS_write, pipe, one.iov_base, one.iov_len),
                 _ if is_short => syscall(libc::SYS_writev, pipe, vectors.as_ptr(), count),
-                _ => syscall(libc::SYS_vmsplice, pipe, vectors.as_ptr(), count, 0),
+                _ => {
+                    let flags = libc::SPLICE_F_NONBLOCK;
+                    syscall(libc::SYS_vmsplice, pipe, vectors.as_ptr(), count, flags)
+                }
             }
         };
-        let Ok(put) = usize::try_from(put) else {
-            let is_missing = io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT);
-            return match (is_missing, is_short) {
-                (true, _) => Carried::Less,
-                (false, true) => Carried::Broken,
-                (false, false) => {
-                    self.takes_pages = false;
-                    Carried::Less
-                }
+        let put = usize::try_from(put).map_err(|_| io::Error::last_os_error())?;
+        self.held += put;
+        Ok(put)
+    }
+
+    fn carry_out(&mut self, steps: &[Step], buffer: &mut [u8]) -> bool {
+        let mut rest = steps;
+        while let Some((step, behind)) = rest.split_first() {
+            let is_fill = |step: &&Step| matches!(step, Step::Fill(_));
+            let count = rest.iter().take(MAX_VECTORS).take_while(is_fill).count();
+            let is_done = match step {
+                Step::Skip(len) => self.skip(*len),
+                Step::Fill(places) if count == 1 => self.read(&mut buffer[places.clone()]),
+                Step::Fill(_) => self.fill(&rest[..count], buffer),
             };
-        };
-        let Some(place) = out.get_mut(..put) else {
-            return Carried::Broken;
-        };
-        // SAFETY: `place` is valid for writes of its length.
+            if !is_done {
+                return false;
+            }
+            rest = if count > 1 { &rest[count..] } else { behind };
+        }
+        true
+    }
+
+    fn skip(&mut self, len: usize) -> bool {
+        let mut rest = len;
+        let mut nowhere = [0; SHORT];
+        while rest > 0 {
+            let some = rest.min(nowhere.len());
+            if !self.read(&mut nowhere[..some]) {
+                return false;
+            }
+            rest -= some;
+        }
+        true
+    }
+
+    /// Whether as many bytes as `out` has were there.
+    fn read(&mut self, out: &mut [u8]) -> bool {
+        // SAFETY: `out` is valid for writes of its length.
         let got = unsafe {
             let pipe = self.read.as_raw_fd();
-            syscall(libc::SYS_read, pipe, place.as_mut_ptr(), put)
+            syscall(libc::SYS_read, pipe, out.as_mut_ptr(), out.len())
         };
-        match usize::try_from(got) {
-            Ok(got) if got == out.len() => Carried::All,
-            Ok(got) if got == put => Carried::Less,
-            _ => Carried::Broken,
+        self.note_read(got, out.len())
+    }
+
+    /// As [`read`](Self::read), to several places of `buffer`: of at most [`MAX_VECTORS`] steps, each of which fills.
+    fn fill(&mut self, steps: &[Step], buffer: &mut [u8]) -> bool {
+        let mut vectors = [const {
+            libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            }
+        }; MAX_VECTORS];
+        let mut total = 0;
+        for (vector, step) in vectors.iter_mut().zip(steps) {
+            let Step::Fill(places) = step else {
+                return false;
+            };
+            let place = &mut buffer[places.clone()];
+            vector.iov_base = place.as_mut_ptr().cast();
+            vector.iov_len = place.len();
+            total += place.len();
         }
+        // SAFETY: the vectors live through the call, and as many as there are steps are filled: with places of `buffer`,
+        // which is borrowed here for writing.
+        let got = unsafe {
+            let pipe = self.read.as_raw_fd();
+            syscall(libc::SYS_readv, pipe, vectors.as_ptr(), steps.len())
+        };
+        self.note_read(got, total)
+    }
+
+    fn note_read(&mut self, got: libc::c_long, wanted: usize) -> bool {
+        let Ok(got) = usize::try_from(got) else {
+            return false;
+        };
+        self.held = self.held.saturating_sub(got);
+        got == wanted
     }
 }
 
@@ -167,10 +252,12 @@ impl Drop for Ends {
 
 /// What fits one page of the pipe.
 const SHORT: usize = 4096;
-/// Longer copies are made otherwise.
-const LONGEST: usize = 65_536;
+/// Bytes in it at most: of a message whose end is still to be sent, and of the next.
+const ROOM: usize = 2 * Pipe::LONGEST;
 /// Twice that: pages, of which the first and the last of a range may be used in part only.
-const SIZE: libc::c_int = 131_072;
+const SIZE: libc::c_int = 2 * ROOM as libc::c_int;
+/// Places that are filled by one call: the packets of a burst.
+const MAX_VECTORS: usize = 66;
 /// Pipes of a process at most: threads that send at one moment, beyond which they copy as without a pipe.
 const MOST: usize = 8;
 static OPEN: AtomicUsize = AtomicUsize::new(0);

@@ -83,6 +83,13 @@ fn the_shelf_fills_ranges_in_order_up_to_the_first_hole() {
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EFAULT));
 }
 
+/// Everything in the pipe, of which there is so much.
+fn taken(pipe: &mut Pipe, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    assert!(pipe.carry_out(&[Step::Fill(0..len)], &mut out));
+    out
+}
+
 #[test]
 fn the_pipe_brings_ranges_in_order_and_is_empty_after_a_failure() {
     let pages = Pages::new(2);
@@ -90,18 +97,18 @@ fn the_pipe_brings_ranges_in_order_and_is_empty_after_a_failure() {
     pages.fill(&bytes);
     let mut pipe = Pipe::default();
     for _ in 0..3 {
-        let mut out = [0; 30];
-        let ranges = [pages.range(PAGE + 1, 20), pages.range(0, 10)];
-        assert_eq!(pipe.copy_from(&ranges, &mut out).expect("mapped"), 30);
+        assert_eq!(
+            pipe.put(&[pages.range(PAGE + 1, 20), pages.range(0, 10)]),
+            30
+        );
+        let out = taken(&mut pipe, 30);
         assert_eq!(out[..20], bytes[PAGE + 1..][..20]);
         assert_eq!(out[20..], bytes[..10]);
-        let refused = pipe.copy_from(&[pages.range(2 * PAGE, 9)], &mut [0; 9]);
-        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(pipe.put(&[pages.range(2 * PAGE, 9)]), 0);
         // Less than was asked for, or nothing, if there is less.
-        match pipe.copy_from(&[pages.range(2 * PAGE - 5, 10)], &mut [0; 10]) {
-            Ok(copied) => assert!(copied <= 5, "{copied}"),
-            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EFAULT)),
-        }
+        let put = pipe.put(&[pages.range(2 * PAGE - 5, 10)]);
+        assert!(put <= 5, "{put}");
+        assert!(pipe.carry_out(&[Step::Skip(put)], &mut []));
     }
 }
 
@@ -112,53 +119,82 @@ fn long_copies_come_whole_or_tell_where_they_end() {
     let bytes = pattern(pages.len);
     pages.fill(&bytes);
     let mut pipe = Pipe::default();
-    for len in [PAGE + 1, 16 * PAGE - 1, 16 * PAGE, 16 * PAGE + 1, 19 * PAGE] {
+    for len in [PAGE + 1, 16 * PAGE - 1, 16 * PAGE] {
         for start in [0, 1, 4095] {
-            let mut out = vec![0; len];
-            let copied = pipe.copy_from(&[pages.range(start, len)], &mut out);
-            assert_eq!(copied.expect("mapped"), len);
+            assert_eq!(pipe.put(&[pages.range(start, len)]), len);
+            let out = taken(&mut pipe, len);
             assert!(out == bytes[start..][..len], "{len} from {start} on");
         }
     }
     let ranges: [Range; MAX_RANGES] =
         std::array::from_fn(|i| pages.range(i * 2 * PAGE + 100 * i + 1, 2000));
-    let mut out = vec![0; 2000 * MAX_RANGES];
-    assert_eq!(
-        pipe.copy_from(&ranges, &mut out).expect("mapped"),
-        out.len()
-    );
-    for (i, part) in out.chunks(2000).enumerate() {
+    assert_eq!(pipe.put(&ranges), 2000 * MAX_RANGES);
+    for (i, part) in taken(&mut pipe, 2000 * MAX_RANGES).chunks(2000).enumerate() {
         assert!(part == &bytes[i * 2 * PAGE + 100 * i + 1..][..2000], "{i}");
     }
-    let mut out = vec![0; 4 * PAGE];
-    let copied = pipe.copy_from(&[pages.range(18 * PAGE, 4 * PAGE)], &mut out);
-    assert_eq!(copied.expect("two pages"), 2 * PAGE);
-    assert!(out[..2 * PAGE] == bytes[18 * PAGE..]);
-    // And nothing of that comes with the next.
+    assert_eq!(pipe.put(&[pages.range(18 * PAGE, 4 * PAGE)]), 2 * PAGE);
+    // And what comes behind that is what was put there.
+    assert_eq!(pipe.put(&[pages.range(0, 2 * PAGE)]), 2 * PAGE);
     let mut out = vec![0; 2 * PAGE];
-    let copied = pipe.copy_from(&[pages.range(0, 2 * PAGE)], &mut out);
-    assert_eq!(copied.expect("mapped"), 2 * PAGE);
+    let steps = [Step::Skip(2 * PAGE), Step::Fill(0..2 * PAGE)];
+    assert!(pipe.carry_out(&steps, &mut out));
     assert!(out == bytes[..2 * PAGE]);
 }
 
-/// More threads than there may be pipes copy all the same, and give back what they had.
+/// As much as fits, with nothing that waits for room; and pieces of it at more places than one call fills.
+#[test]
+fn a_pipe_that_is_full_takes_no_more_and_gives_all() {
+    let pages = Pages::new(16);
+    let bytes = pattern(pages.len);
+    pages.fill(&bytes);
+    let mut pipe = Pipe::default();
+    let mut put = Vec::new();
+    let mut wanted = Vec::new();
+    for i in 0..1000 {
+        let len = 1 + i * 37 % pages.len;
+        let some = pipe.put(&[pages.range(pages.len - len, len)]);
+        put.push(some);
+        wanted.extend_from_slice(&bytes[pages.len - len..][..some]);
+    }
+    assert!(
+        put.contains(&0) && wanted.len() > 100_000,
+        "{}",
+        wanted.len()
+    );
+    let mut out = vec![0; wanted.len()];
+    let places = (0..out.len()).step_by(500);
+    let steps: Vec<_> = places
+        .map(|start| Step::Fill(start..(start + 500).min(wanted.len())))
+        .collect();
+    assert!(pipe.carry_out(&steps, &mut out));
+    assert!(out == wanted);
+}
+
+#[test]
+fn a_pipe_that_has_less_than_it_should_is_given_up() {
+    let pages = Pages::new(1);
+    let mut pipe = Pipe::default();
+    assert_eq!(pipe.put(&[pages.range(0, 10)]), 10);
+    assert!(!pipe.carry_out(&[Step::Fill(0..11)], &mut [0; 11]));
+    assert!(matches!(pipe, Pipe::Missing));
+    assert_eq!(pipe.put(&[pages.range(0, 10)]), 0);
+}
+
+/// More threads than there may be pipes fetch otherwise, and give back what they had.
 #[test]
 fn there_are_only_so_many_pipes() {
     let pages = Pages::new(1);
-    let bytes = pattern(PAGE);
-    pages.fill(&bytes);
     let mut pipes: Vec<Pipe> = std::iter::repeat_with(Pipe::default).take(50).collect();
-    for pipe in &mut pipes {
-        let mut out = [0; 64];
-        assert_eq!(
-            pipe.copy_from(&[pages.range(8, 64)], &mut out)
-                .expect("mapped"),
-            64
-        );
-        assert_eq!(out, bytes[8..72]);
-    }
-    let open = pipes.iter().filter(|pipe| matches!(pipe, Pipe::Open(_)));
-    assert!(open.count() <= 8);
+    let open = pipes.iter_mut().map(|pipe| pipe.put(&[pages.range(8, 64)]));
+    let open = open.filter(|put| *put == 64).count();
+    assert!(open <= 8);
+    assert_eq!(
+        pipes
+            .iter()
+            .filter(|pipe| matches!(pipe, Pipe::Open(_)))
+            .count(),
+        open
+    );
 }
 
 /// Neither a child that is forked nor a program that is executed holds what its parent copies by.
@@ -166,8 +202,7 @@ fn there_are_only_so_many_pipes() {
 fn a_child_holds_nothing_of_it() {
     let pages = Pages::new(1);
     let (mut shelf, mut pipe) = (Shelf::default(), Pipe::default());
-    pipe.copy_from(&[pages.range(0, 1)], &mut [0])
-        .expect("mapped");
+    pipe.put(&[pages.range(0, 1)]);
     let mut all: Vec<RawFd> = vec![shelf.mapped().expect("a file in memory").file().as_raw_fd()];
     // Other tests may have all the pipes.
     if let Pipe::Open(ends) = &pipe {
@@ -207,8 +242,7 @@ fn a_limit_of_file_sizes_raises_no_signal() {
         let pages = Pages::new(1);
         assert!(Shelf::default().mapped().is_none());
         let mut pipe = Pipe::default();
-        let copied = pipe.copy_from(&[pages.range(0, 100)], &mut [0; 100]);
-        assert_eq!(copied.expect("mapped"), 100);
+        assert_eq!(pipe.put(&[pages.range(0, 100)]), 100);
         return;
     }
     let run = Command::new("sh")

@@ -40,6 +40,21 @@ impl<'a> QpMemory<'a> {
     pub(crate) fn go_on(&mut self, following: &'a [Packet<'a>]) {
         self.own.go_on(following);
     }
+
+    /// See [`PdMemory::begin_burst`].
+    pub(crate) fn begin_burst(&mut self, buffer: &[u8]) {
+        self.own.begin_burst(buffer);
+    }
+
+    /// See [`PdMemory::settle`].
+    pub(crate) fn settle(&mut self, buffer: &mut [u8]) -> bool {
+        self.own.settle(buffer)
+    }
+
+    /// See [`PdMemory::end_burst`].
+    pub(crate) fn end_burst(&mut self, buffer: &mut [u8]) {
+        self.own.end_burst(buffer);
+    }
 }
 
 impl Memory for QpMemory<'_> {

@@ -1,5 +1,7 @@
 //! Copies that do more than one packet at a time: what each packet meets is what it would meet by itself.
 
+use std::ops::Range;
+
 use oarlock_wire::{Bth, Opcode, Packet, PacketHeader, Psn};
 use rustix::mm::MprotectFlags;
 
@@ -293,6 +295,33 @@ fn a_list_that_is_wrong_further_on_does_not_harm_the_packet_in_hand() {
     assert_eq!(content(&region, 2 * FULL, FULL), vec![0; FULL]);
 }
 
+/// Fetches these pages of a message of four, each into its place of `buffer`, as a burst.
+fn fetch_pages(
+    memory: &mut PdMemory<'_>,
+    region: &Region,
+    is_remote: bool,
+    pages: Range<usize>,
+    buffer: &mut [u8],
+) -> Vec<bool> {
+    let sges = [region.sge(0, 4 * FULL as u32)];
+    memory.begin_burst(buffer);
+    let fetched = pages.map(|page| {
+        let out = &mut buffer[page * FULL..][..FULL];
+        memory.announce(((3 - page) * FULL) as u64);
+        let offset = (page * FULL) as u64;
+        let fetched = if is_remote {
+            memory.read_remote(region.rkey(), region.iova() + offset, out)
+        } else {
+            memory.gather(&sges, offset, out)
+        };
+        fetched.is_ok()
+    });
+    let fetched = fetched.collect();
+    assert!(memory.settle(buffer));
+    memory.end_burst(buffer);
+    fetched
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "system calls")]
 fn what_is_announced_is_fetched_with_the_first_and_fails_where_it_is_missing() {
@@ -301,41 +330,81 @@ fn what_is_announced_is_fetched_with_the_first_and_fails_where_it_is_missing() {
     let region = domain.foreign(&pages, ALL);
     let whole = payloads(4).concat();
     region.copy_in(0, &whole).expect("mapped");
-    let sges = [region.sge(0, pages.len as u32)];
-    let fetch = |memory: &mut PdMemory<'_>, is_remote: bool, page: usize| {
-        let mut out = [0; FULL];
-        memory.announce(((3 - page) * FULL) as u64);
-        let offset = (page * FULL) as u64;
-        let fetched = if is_remote {
-            memory.read_remote(region.rkey(), region.iova() + offset, &mut out)
-        } else {
-            memory.gather(&sges, offset, &mut out)
-        };
-        fetched.map(|()| out)
-    };
     for is_remote in [false, true] {
         let mut way = Outgoing::default();
-        let mut memory = domain.memory_by(outgoing(&mut way));
-        for page in 0..4 {
-            let bytes = fetch(&mut memory, is_remote, page).expect("mapped");
-            assert!(bytes == whole[page * FULL..][..FULL], "page {page}");
-            // What has been fetched already is not looked at again.
-            region.copy_in(0, &vec![b'-'; pages.len]).expect("mapped");
-        }
-        region.copy_in(0, &whole).expect("mapped");
-        // Another turn of the queue pair sees what is there then.
-        let mut memory = domain.memory_by(outgoing(&mut way));
-        assert!(fetch(&mut memory, is_remote, 1).expect("mapped") == whole[FULL..2 * FULL]);
+        let mut fetch = |pages, buffer: &mut Vec<u8>| {
+            let mut memory = domain.memory_by(outgoing(&mut way));
+            fetch_pages(&mut memory, &region, is_remote, pages, buffer)
+        };
+        let mut buffer = vec![0; 4 * FULL];
+        assert_eq!(fetch(0..4, &mut buffer), [true; 4]);
+        assert!(buffer == whole);
+
+        // What was fetched for packets that do not come is nothing to those of another turn.
+        let mut buffer = vec![0; 4 * FULL];
+        assert_eq!(fetch(0..1, &mut buffer), [true]);
+        assert_eq!(fetch(1..3, &mut buffer), [true; 2]);
+        assert!(buffer[..3 * FULL] == whole[..3 * FULL]);
+        assert!(buffer[3 * FULL..] == [0; FULL]);
 
         pages.protect_one(2, MprotectFlags::empty());
         let before = domain.counters.gather_failed.get();
-        let mut memory = domain.memory_by(outgoing(&mut way));
-        let fetched: Vec<_> = (0..4)
-            .map(|page| fetch(&mut memory, is_remote, page).is_ok())
-            .collect();
-        assert_eq!(fetched, [true, true, false, true]);
+        let mut buffer = vec![0; 4 * FULL];
+        assert_eq!(fetch(0..4, &mut buffer), [true, true, false, true]);
         assert_eq!(domain.counters.gather_failed.get(), before + 1);
         pages.protect_one(2, MprotectFlags::READ | MprotectFlags::WRITE);
+        buffer[2 * FULL..3 * FULL].copy_from_slice(&whole[2 * FULL..3 * FULL]);
+        assert!(buffer == whole, "the others are whole");
+    }
+}
+
+/// A burst has packets of several messages, and some of which less is sent than was announced; each gets its own bytes.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn packets_of_several_messages_leave_in_one_burst() {
+    let domain = Domain::new();
+    let pages = Pages::new(4);
+    let region = domain.foreign(&pages, ALL);
+    let whole = payloads(4).concat();
+    region.copy_in(0, &whole).expect("mapped");
+    let mut way = Outgoing::default();
+    let mut memory = domain.memory_by(outgoing(&mut way));
+    let mut buffer = vec![0; 4 * FULL];
+    memory.begin_burst(&buffer);
+    // Where in the message, how many bytes are announced to follow, and where they go.
+    let packets = [
+        (0, 3 * FULL, 0..FULL),
+        (2 * FULL, FULL, FULL..2 * FULL),
+        (3 * FULL, 0, 2 * FULL..3 * FULL),
+        (7, 0, 3 * FULL..3 * FULL + 64),
+        (FULL + 3, 9, 3 * FULL + 64..3 * FULL + 70),
+    ];
+    for (offset, more, out) in &packets {
+        memory.announce(*more as u64);
+        memory
+            .gather(
+                &[region.sge(0, pages.len as u32)],
+                *offset as u64,
+                &mut buffer[out.clone()],
+            )
+            .expect("mapped");
+    }
+    // The key of memory that has gone is asked for again, whatever is in the pipe.
+    memory.announce(FULL as u64);
+    let sge = region.sge(0, pages.len as u32);
+    memory
+        .gather(&[sge], 0, &mut buffer[3 * FULL + 70..3 * FULL + 80])
+        .expect("mapped");
+    drop(region);
+    let gone = memory.gather(&[sge], 10, &mut buffer[3 * FULL + 80..3 * FULL + 90]);
+    assert!(matches!(gone, Err(MemoryError::InvalidKey(_))), "{gone:?}");
+    assert!(memory.settle(&mut buffer));
+    memory.end_burst(&mut buffer);
+    for (offset, _, out) in packets {
+        assert!(
+            buffer[out.clone()] == whole[offset..][..out.len()],
+            "{out:?}"
+        );
     }
 }
 
@@ -360,10 +429,13 @@ fn bytes_of_every_length_come_and_go_by_the_short_ways() {
                 .expect("mapped");
             assert!(content(&region, 0, FULL) == expected, "{len} at {offset}");
             let mut seen = vec![0; len];
-            domain
-                .memory_by(outgoing(&mut out_of))
+            let mut memory = domain.memory_by(outgoing(&mut out_of));
+            memory.begin_burst(&seen);
+            memory
                 .gather(&[region.sge(offset as u64, len as u32)], 0, &mut seen)
                 .expect("mapped");
+            assert!(memory.settle(&mut seen));
+            memory.end_burst(&mut seen);
             assert_eq!(seen, bytes);
         }
     }
