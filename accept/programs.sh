@@ -7,6 +7,7 @@
 for program in ucmatose ibv_devinfo ib_write_bw; do need programs $program; done
 rows=$here/accept/programs/rows.toml results=${OARLOCK_PROGRAMS_RESULTS:-$work/results.json}
 export PYTHONDONTWRITEBYTECODE=1
+python3 "$here/accept/programs/hosts.py" 2>"$work/hosts.err" || fail "a program hides from the judge"
 python3 "$here/accept/programs/run.py" "$rows" --out "$results" >"$work/rows.out" 2>"$work/rows.err" || fail "$(cat "$work/rows.out")"
 grep '^not run: ' "$work/rows.err" >&2 || true
 for planted in absent killed; do

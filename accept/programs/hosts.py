@@ -15,11 +15,16 @@ import time
 
 ORDINARY = ["unshare", "-U", "--map-user=1000", "--map-group=1000", "--"]
 OARLOCK = os.environ.get("OARLOCK", "oarlock")
-_started = set()
+# How long a process may take to go that was told to, in seconds.
+GOING = 10
+_started, _hosts = set(), set()
 
 
 def _end_all(number, _frame):
     """Ended from outside, nothing that was started stays."""
+    for host in list(_hosts):
+        for pid in host.processes():
+            host.end_one(pid)
     for child in list(_started):
         if child.poll() is None:
             try:
@@ -33,40 +38,55 @@ for _number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(_number, _end_all)
 
 
-class Process:
-    """A program whose standard output is a terminal, so that it speaks line by line as it does to a person."""
+class Heard:
+    """What comes from a descriptor, line by line as it comes: whoever else keeps the other end open hides nothing that was said before."""
 
-    def __init__(self, command, environment):
-        self.command = command
+    def __init__(self, descriptor):
         self.lines, self._rest = [], b""
-        master, slave = pty.openpty()
-        mode = termios.tcgetattr(slave)
-        mode[1] &= ~termios.OPOST
-        termios.tcsetattr(slave, termios.TCSANOW, mode)
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, env=environment, start_new_session=True
-        )
-        _started.add(self._child)
-        os.close(slave)
-        self._error = []
-        self._readers = [
-            threading.Thread(target=self._read_terminal, args=(master,), daemon=True),
-            threading.Thread(target=lambda: self._error.append(self._child.stderr.read()), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = threading.Thread(target=self._read, args=(descriptor,), daemon=True)
+        self._reader.start()
 
-    def _read_terminal(self, master):
+    def _read(self, descriptor):
         while True:
             try:
-                some = os.read(master, 65536)
+                some = os.read(descriptor, 65536)
             except OSError:  # EIO: nobody has the terminal open any more
                 break
             if not some:
                 break
             *whole, self._rest = (self._rest + some).split(b"\n")
             self.lines += [line.decode(errors="replace") for line in whole]
-        os.close(master)
+        os.close(descriptor)
+
+    def end(self):
+        """Waits some seconds for the end; a last line may have no newline."""
+        self._reader.join(5)
+        rest, self._rest = self._rest, b""
+        if rest:
+            self.lines.append(rest.decode(errors="replace"))
+
+
+class Process:
+    """A program whose standard output is a terminal, so that it speaks line by line as it does to a person."""
+
+    def __init__(self, command, environment):
+        self.command = command
+        master, slave = pty.openpty()
+        mode = termios.tcgetattr(slave)
+        mode[1] &= ~termios.OPOST
+        termios.tcsetattr(slave, termios.TCSANOW, mode)
+        read, write = os.pipe()
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=slave, stderr=write, env=environment, start_new_session=True
+        )
+        _started.add(self._child)
+        os.close(slave)
+        os.close(write)
+        self._output, self._error = Heard(master), Heard(read)
+
+    @property
+    def lines(self):
+        return self._output.lines
 
     @property
     def pid(self):
@@ -89,20 +109,18 @@ class Process:
             self._child.send_signal(number)
 
     def end(self):
-        """Ends what still runs of it. Afterwards `lines`, `error` and `status` are all there is."""
+        """Ends what still runs of it, as far as it stayed in its process group. Afterwards `lines`, `error` and `status` are all there is,
+        unless a process that left the group still speaks (`Host.end_programs`)."""
         if self.running():
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
         _started.discard(self._child)
-        for reader in self._readers:
-            reader.join(5)
-        if self._rest:
-            self.lines.append(self._rest.decode(errors="replace"))
-            self._rest = b""
+        self._output.end()
+        self._error.end()
 
     @property
     def error(self):
-        return [line for line in b"".join(self._error).decode(errors="replace").split("\n") if line]
+        return [line for line in self._error.lines if line]
 
     @property
     def status(self):
@@ -122,6 +140,8 @@ class Host:
             if time.monotonic() > end:
                 raise SystemExit("no further network namespace")
             time.sleep(0.005)
+        self._name = self._namespace()
+        _hosts.add(self)
         self.root("ip", "link", "set", "lo", "up")
 
     def _namespace(self):
@@ -180,12 +200,80 @@ class Host:
             except ProcessLookupError:
                 pass
 
+    def processes(self):
+        """What runs on this host, the holder of the namespace apart."""
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if self._is_here(pid) and int(pid) != self.pid:
+                yield int(pid)
+
+    def _is_here(self, pid):
+        try:
+            return os.readlink(f"/proc/{pid}/ns/net") == self._name
+        except OSError:  # gone, or a zombie
+            return False
+
+    def programs(self):
+        """The same without the host service. What is still there when a program has ended has been left behind by it."""
+        shown = self.ps()
+        return set(self.processes()) - ({shown["host"]["pid"]} if shown else set())
+
+    def end_one(self, pid):
+        """Ends one of `processes`, and none that has its number by now."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self._is_here(pid):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def _end(self, which):
+        end = time.monotonic() + GOING
+        while left := set(which()):
+            for pid in left:
+                self.end_one(pid)
+            if time.monotonic() > end:
+                raise RuntimeError(f"these processes cannot be ended: {described(left)}")
+            time.sleep(0.01)
+
+    def end_programs(self):
+        """Ends all programs, those that left the session or the process group of the one that was started, too. The service stays."""
+        self._end(self.programs)
+
     def close(self):
-        """Ends the service and the namespace with it."""
-        self.kill_service(signal.SIGTERM)
+        """Ends the service, whatever else runs here, and the namespace with it. What is wrong: a service that does not end by itself when it
+        is told to."""
+        shown, wrong = self.ps(), []
+        if shown is not None:
+            service = shown["host"]["pid"]
+            self.kill_service(signal.SIGTERM)
+            end = time.monotonic() + GOING
+            while self._is_here(service):
+                if time.monotonic() > end:
+                    wrong = [f"the service does not end by SIGTERM: {described([service])}"]
+                    break
+                time.sleep(0.01)
+        self._end(self.processes)
+        _hosts.discard(self)
         self._holder.kill()
         self._holder.wait()
         _started.discard(self._holder)
+        return wrong
+
+
+def described(pids):
+    """Their numbers and commands, as far as they still run."""
+    said = []
+    for pid in pids:
+        try:
+            said.append(f"{pid} {open(f'/proc/{pid}/cmdline').read().replace(chr(0), ' ').strip()}")
+        except OSError:
+            pass
+    return "; ".join(said)
 
 
 def join(one, other):
@@ -203,3 +291,33 @@ def join(one, other):
         if time.monotonic() > end:
             raise SystemExit("the cable has no link")
         time.sleep(0.02)
+
+
+def main():
+    """Shows that nothing hides: a program that leaves its session and keeps the terminal and the pipe is heard, is seen as left behind, and ends
+    with the host."""
+    host = Host()
+    parts = "echo said; echo complained >&2; sleep 600 & echo $! >&2"
+    process = host.start(["setsid", "-f", "sh", "-c", parts])
+    try:
+        process.wait(time.monotonic() + GOING)
+        end = time.monotonic() + GOING
+        while len(process.error) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert process.lines == ["said"] and process.error[0] == "complained", (process.lines, process.error)
+        left = host.programs()
+        assert int(process.error[1]) in left, f"{process.error[1]} is not among {left}"
+        host.end_programs()
+        assert not host.programs(), "still there"
+        process.end()
+        host.start(["setsid", "-f", "sleep", "600"])
+        while not host.programs() and time.monotonic() < end:
+            time.sleep(0.01)
+    finally:
+        left = list(host.processes())
+        host.close()
+    assert left and not list(host.processes()), f"of {left} stays {described(left)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -82,7 +82,7 @@ class Lane:
 
     def kill(self, victim):
         """SIGKILL to the program itself, whatever stands before it."""
-        for pid in self.processes_here():
+        for pid in self.host.processes():
             try:
                 if os.getpgid(pid) == victim.pid and pid != victim.pid:
                     os.kill(pid, signal.SIGKILL)
@@ -101,25 +101,16 @@ class Lane:
         assert survivor.wait(time.monotonic() + TERM_LIMIT), f"{survivor.program} does not end by SIGTERM"
         self.counts["by SIGTERM"] += 1
 
-    def processes_here(self):
-        ours = os.readlink(f"/proc/{self.host.pid}/ns/net")
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if os.readlink(f"/proc/{pid}/ns/net") == ours:
-                    yield int(pid)
-            except OSError:
-                pass
-
     def left(self):
         end = time.monotonic() + LEFT_LIMIT
         while True:
             shown = self.host.ps()
             if shown is None:
                 return "the service does not answer"
-            processes = set(self.processes_here()) - {shown["host"]["pid"], self.host.pid}
+            processes = set(self.host.processes()) - {shown["host"]["pid"]}
             left = [*shown["ids"], *shown["host"]["slots"], *shown["host"]["ports"], *shown["host"]["clients"], *processes]
             if not left or time.monotonic() > end:
-                return left
+                return left and f"{left} {hosts.described(processes)}"
             time.sleep(0.05)
 
 

@@ -146,8 +146,13 @@ class Run:
         return [complaint for complaint in said if not (self.planted and complaint.startswith("service: "))]
 
     def nothing_left(self):
-        """No identifier, port or slot is left in a service within some seconds."""
+        """No process of a program is left within some seconds, and no identifier, port or slot in a service."""
         end = time.monotonic() + 20
+        for host in {self.server_host, self.client_host}:
+            while left := host.programs():
+                if time.monotonic() > end:
+                    return [f"left behind: {hosts.described(left)}"]
+                time.sleep(0.05)
         for host in {self.server_host, self.client_host}:
             while True:
                 shown = host.ps()
@@ -162,14 +167,14 @@ class Run:
         """What is wrong; nothing when all is well."""
         self.planted_now = self.planted == "absent"
         self.server_host, self.client_host = self.place.set_up(self.row)
+        wrong, unended = [], []
         try:
-            return self.on_hosts()
+            wrong = self.on_hosts()
         finally:
-            for process in [self.server, *self.clients]:
-                if process is not None:
-                    process.end()
+            self.end_programs()
             for host in {self.server_host, self.client_host}:
-                host.close()
+                unended += host.close()
+        return wrong if self.planted else wrong + unended
 
     def on_hosts(self):
         alone = "ready" not in self.row
@@ -182,7 +187,7 @@ class Run:
         wrong = []
         late = self.wait_ready(1 if self.planted_now else 60)
         if late and not self.planted:
-            self.server.end()
+            self.end_programs()
             return [late, *self.said()]
         if self.planted == "killed":
             self.lose_service()
@@ -210,12 +215,19 @@ class Run:
             wrong += self.nothing_left()
         shown = self.server_host.ps()
         self.counters = shown["counters"] if shown else {}
-        for process in [self.server, *self.clients]:
-            process.end()
+        self.end_programs()
         said_wrong = self.complaints()
         if self.planted:
             wrong = []
         return [*wrong, *said_wrong, *self.said()] if wrong or said_wrong else []
+
+    def end_programs(self):
+        """Ends what still runs of the row: first all processes of its hosts, so that nobody keeps open what is read here to its end."""
+        for host in {self.server_host, self.client_host}:
+            host.end_programs()
+        for process in [self.server, *self.clients]:
+            if process is not None:
+                process.end()
 
     def lose_service(self):
         self.planted_now = True
