@@ -2,7 +2,7 @@
 
 import re
 
-from oracles import _ended_well, _quiet, _transcript
+from oracles import Again, _ended_well, _quiet, _transcript
 
 
 def qperf(run, figure, unit):
@@ -31,13 +31,24 @@ def fio(run, count, answers=0):
         yield from _quiet(who, said)
 
 
+LATE = r"\[error\] util/pingpong\.c:\d+: cq_readerr: Work Request Flushed Error"
+
+
 def fi_pingpong(run, sizes, two_sizes=None):
     """Each size ten times there and back; with -c both sides compare every byte and end otherwise."""
-    yield from _ended_well(run)
     sizes = two_sizes if two_sizes and run.place.two else sizes
     head = r"bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec"
     rows = [rf"{size} +10 +=10 +[0-9.]+[km]? +[0-9.]+s +[0-9.]+ +[0-9.]+ +[0-9.]+" for size in sizes]
-    for who, said in (("server", run.server), ("client", run.clients[0])):
+    sides = (("server", run.server), ("client", run.clients[0]))
+    wrong = [complaint for who, said in sides for complaint in _transcript(who, said, [head, *rows], [LATE])]
+    # ofi_rxm has a thread that destroys the queue pair as soon as the peer has disconnected. On a busy machine that is before the program's
+    # thread has polled the completion of its last message, which goes with the queue pair (as with network cards), and libfabric makes an
+    # error of it. Everything has been measured and compared then, and the other side has that message.
+    late = [said for _, said in sides if re.fullmatch(LATE, "\n".join(said.error))]
+    if "ofi_rxm" in run.row["name"] and len(late) == 1 and not wrong and sorted(said.status or 0 for _, said in sides) == [0, 125]:
+        raise Again("libfabric's other thread has closed the connection before the end was seen")
+    yield from _ended_well(run)
+    for who, said in sides:
         yield from _transcript(who, said, [head, *rows])
 
 
