@@ -432,6 +432,7 @@ impl Core {
             };
             let mut memory = QpMemory::new(qp, &self.counters, held, ways);
             let has_more = bursts.send_turn(transport, now, &mut memory, port, &self.counters);
+            drop(memory);
             drop(standing);
             lock(&self.scratch).push(scratch);
             if has_more {

@@ -251,6 +251,7 @@ impl Core {
             transport.handle_packet(now, from, packet, &mut memory);
             rest = behind;
         }
+        drop(memory);
         if !inner.touched {
             inner.touched = true;
             touched.push(Arc::clone(qp));

@@ -1,7 +1,7 @@
 //! Registered memory as a queue pair's packet engine sees it: each access resolves its key, and checks everything.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
 
 use oarlock_transport::{
     AccessFlags, AtomicOp, BindWindow, HeldReceive, Memory, MemoryError, RemoteAccess, Sge,
@@ -32,6 +32,10 @@ pub(crate) struct PdMemory<'a> {
     outgoing: Option<&'a mut Outgoing>,
     following: Following<'a>,
     fetched: Fetched,
+    /// Bytes are on their way out; see [`RegionTable::leave`].
+    leaving: Option<RwLockReadGuard<'a, ()>>,
+    /// A window was bound: what goes by its key of before is to end.
+    has_bound: bool,
     /// What the engine says of the next copy.
     announced: u64,
 }
@@ -55,6 +59,8 @@ impl<'a> PdMemory<'a> {
             outgoing: ways.outgoing,
             following: Following::default(),
             fetched: Fetched::default(),
+            leaving: None,
+            has_bound: false,
             announced: 0,
         }
     }
@@ -74,16 +80,22 @@ impl<'a> PdMemory<'a> {
 
     /// Fills the payloads of the packets in `buffer`; whether it could be done.
     pub(crate) fn settle(&mut self, buffer: &mut [u8]) -> bool {
-        self.outgoing
-            .as_mut()
-            .is_none_or(|outgoing| outgoing.settle(buffer))
+        let outgoing = self.outgoing.as_mut();
+        let is_done = outgoing.is_none_or(|outgoing| outgoing.settle(buffer));
+        self.leaving = None;
+        is_done
     }
 
-    /// Leaves nothing in the pipe.
+    /// Leaves nothing in the pipe. If a window was bound, waits for other queue pairs whose packets go through it: who finds
+    /// that it is bound may use for anything else what it was bound to before.
     pub(crate) fn end_burst(&mut self, buffer: &mut [u8]) {
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.end(self.fetched.len(), buffer);
             self.fetched = Fetched::default();
+        }
+        self.leaving = None;
+        if std::mem::take(&mut self.has_bound) {
+            self.regions.wait_for_leaving();
         }
     }
 
@@ -285,6 +297,7 @@ impl<'a> PdMemory<'a> {
         let more = std::mem::take(&mut self.announced);
         let place = Place::remote(rkey, addr);
         if self.fetched.has(place, out.len()) {
+            self.leave();
             let range = (addr, out.len() as u64);
             self.with_remote(rkey, range, RemoteAccess::Read, |_, _, _| Ok(()))?;
             self.take_fetched(out);
@@ -308,6 +321,13 @@ impl<'a> PdMemory<'a> {
         self.read_checked(rkey, addr, out)
     }
 
+    /// Bytes are on their way out from now on until the packets that there are have all of theirs.
+    fn leave(&mut self) {
+        if self.leaving.is_none() {
+            self.leaving = Some(self.regions.leave());
+        }
+    }
+
     /// What packets are fetched by that are built where `out` lies; what is in the pipe for others is of no use any more.
     fn begin_ahead(&mut self, out: &[u8]) -> Option<&'a mut Outgoing> {
         let outgoing = self.outgoing.take()?;
@@ -317,6 +337,7 @@ impl<'a> PdMemory<'a> {
         }
         outgoing.skip(self.fetched.len());
         self.fetched = Fetched::default();
+        self.leave();
         Some(outgoing)
     }
 
@@ -454,6 +475,7 @@ impl<'a> PdMemory<'a> {
         let (pd, message) = (self.pd, (offset, out.len()));
         let place = Place::local(sges, offset);
         if self.fetched.has(place, out.len()) {
+            self.leave();
             self.for_pieces(pd, sges, message, Way::Fetch, |_, _, _, _| Ok(true))?;
             self.take_fetched(out);
             return Ok(());
@@ -554,7 +576,9 @@ impl Memory for PdMemory<'_> {
         let window = self
             .window(bind.window, self.pd)
             .map_err(|_| MemoryError::InvalidRemoteKey(bind.window))?;
-        window::bind(self.regions, &window, bind, self.qpn)
+        window::bind(self.regions, &window, bind, self.qpn)?;
+        self.has_bound = true;
+        Ok(())
     }
 
     fn scatter_held(

@@ -137,12 +137,15 @@ impl Region {
     /// `WindowsBound`, and the region as it was: windows are bound to it, so many.
     ///
     /// # Blocking
-    /// For the rest of a copy of at most one packet.
+    /// For the rest of a copy of at most one packet, and of bursts that are being built.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<(), (Self, Error)> {
         match self.inner.close_unless_bound() {
             // Dropping takes the key away.
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.table.wait_for_leaving();
+                Ok(())
+            }
             Err(error) => Err((self, error)),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! # The guard
 //! Whoever touches the bytes holds the guard, and checks under it that the key still names the region. Deregistration takes
-//! it exclusively: when it returns, nothing is being placed, and nothing is placed later.
+//! it exclusively: when it returns, nothing is being placed, and nothing is placed later. Bytes of the program's memory that
+//! leave through a pipe leave it after the guard is let go: for those it waits, too (`RegionTable::leave`).
 //!
 //! # No data race in safe programs
 //! The bytes of memory that the library allocated are reached by plain copies, so two accesses at the same time, one of

@@ -218,7 +218,7 @@ impl Region {
     /// translation of memory that the library allocated. Those of [`Pd::register`], for the new translation and rights.
     ///
     /// # Blocking
-    /// For the rest of a copy of at most one packet.
+    /// For the rest of a copy of at most one packet, and of bursts that are being built.
     ///
     /// # Safety
     /// As [`Pd::register`], for the memory and the rights from now on. With rights for peers no reference made from
@@ -261,6 +261,7 @@ impl Region {
                 registration.backing = backing;
             }
         })?;
+        self.table.wait_for_leaving();
         self.key = key;
         self.addr = addr;
         self.iova = iova;

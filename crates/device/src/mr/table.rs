@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use oarlock_wire::Qpn;
 
@@ -17,6 +17,8 @@ pub(crate) struct RegionTable {
     entries: RwLock<Entries>,
     /// Held around every atomic operation: see `Registration::atomic`.
     atomics: Mutex<()>,
+    /// Held shared while bytes of regions are on their way out: see [`leave`](Self::leave).
+    leaving: RwLock<()>,
     /// The indices of the type 2 windows that are bound, by queue pair.
     bound: Mutex<HashMap<Qpn, HashSet<u32>>>,
 }
@@ -45,6 +47,7 @@ impl RegionTable {
                 windows: 0,
             }),
             atomics: Mutex::new(()),
+            leaving: RwLock::new(()),
             bound: Mutex::default(),
         }
     }
@@ -121,6 +124,17 @@ impl RegionTable {
 
     pub(super) fn lock_atomics(&self) -> MutexGuard<'_, ()> {
         lock(&self.atomics)
+    }
+
+    /// Held from before a key is checked until the bytes that it names, which go through a pipe, are in packets: what is in
+    /// the pipe may be the program's pages themselves. Taken before the guards of regions and windows.
+    pub(super) fn leave(&self) -> RwLockReadGuard<'_, ()> {
+        read(&self.leaving)
+    }
+
+    /// Waits until no bytes are on their way out that are of keys which were taken away before. Called without a guard.
+    pub(super) fn wait_for_leaving(&self) {
+        drop(write(&self.leaving));
     }
 
     /// Notes that type 2 window `index` belongs to `qpn` now.

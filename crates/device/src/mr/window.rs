@@ -162,11 +162,12 @@ impl Window {
     /// Takes the key away, unbinds, and waits until no copy through the window is under way.
     ///
     /// # Blocking
-    /// For the rest of a copy of at most one packet.
+    /// For the rest of a copy of at most one packet, and of bursts that are being built.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn deallocate(self) {
         self.inner.close(&self.table);
         drop(write(&self.inner.guard));
+        self.table.wait_for_leaving();
     }
 
     /// A key for the next binding of type 1: the index of the window with a variant that it had none of the last 255 times.

@@ -5,6 +5,7 @@
 //! instead puts `/dev/null` in their place (`dup3`, which may be called between fork and exec): the number stays
 //! valid, the socket is let go.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -121,28 +122,50 @@ impl<T: Send + Sync> PerProcess<T> {
 
 /// Does what must not be under way in another thread while this process forks: a child would find the locks of libraries held
 /// for good. Whoever forks waits until `act` has ended, and `act` begins after a fork that is under way; neither waits for
-/// more than a second, so that an `act` that waits for the thread that forks holds nobody up for ever.
+/// more than a second, so that an `act` that waits for the thread that forks holds nobody up for ever. No thread waits for
+/// itself: it may come here in a fork handler of the program, and fork in an `act` (in a signal handler, say).
 pub fn without_forks<T>(act: impl FnOnce() -> T) -> T {
     // A process that cannot have the handlers has no descriptor left for /dev/null: its forks are as they are without this.
     let _installed = install();
     let patience = Deadline::new();
-    loop {
-        ACTING.fetch_add(1, Ordering::SeqCst);
-        if FORKING.load(Ordering::SeqCst) == 0 || patience.is_over() {
-            break;
+    let _acting = loop {
+        let acting = Acting::new();
+        if !others_fork() || patience.is_over() {
+            break acting;
         }
-        ACTING.fetch_sub(1, Ordering::SeqCst);
+        drop(acting);
         std::thread::yield_now();
-    }
-    // Also when `act` panics.
-    struct Acting;
-    impl Drop for Acting {
-        fn drop(&mut self) {
-            ACTING.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-    let _acting = Acting;
+    };
     act()
+}
+
+/// Counts a call of [`without_forks`], also when its `act` panics.
+struct Acting;
+
+impl Acting {
+    fn new() -> Self {
+        HERE.with(|here| here.acting.set(here.acting.get() + 1));
+        ACTING.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        ACTING.fetch_sub(1, Ordering::SeqCst);
+        HERE.with(|here| here.acting.set(here.acting.get() - 1));
+    }
+}
+
+/// Whether what this thread is about to do, and has counted already, has to wait.
+fn others_fork() -> bool {
+    let is_within = HERE.with(|here| here.acting.get() > 1 || here.forking.get() > 0);
+    FORKING.load(Ordering::SeqCst) != 0 && !is_within
+}
+
+/// Whether a fork of this thread has to wait.
+fn others_act() -> bool {
+    ACTING.load(Ordering::SeqCst) > HERE.with(|here| here.acting.get())
 }
 
 /// How long a fork waits for others, and others for a fork.
@@ -196,21 +219,24 @@ fn install_once_more() -> Result<(), i32> {
 }
 
 extern "C" fn before() {
+    HERE.with(|here| here.forking.set(here.forking.get() + 1));
     FORKING.fetch_add(1, Ordering::SeqCst);
     let patience = Deadline::new();
-    while ACTING.load(Ordering::SeqCst) != 0 && !patience.is_over() {
+    while others_act() && !patience.is_over() {
         std::thread::yield_now();
     }
 }
 
 extern "C" fn in_parent() {
+    HERE.with(|here| here.forking.set(here.forking.get().saturating_sub(1)));
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
 extern "C" fn in_child() {
     // The other threads are the parent's.
+    HERE.with(|here| here.forking.set(0));
     FORKING.store(0, Ordering::SeqCst);
-    ACTING.store(0, Ordering::SeqCst);
+    ACTING.store(HERE.with(|here| here.acting.get()), Ordering::SeqCst);
     GENERATION.fetch_add(1, Ordering::AcqRel);
     let null = NULL.load(Ordering::Acquire);
     for entry in &LIST {
@@ -232,6 +258,19 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static ACTING: AtomicU32 = AtomicU32::new(0);
 /// Forks that are under way, each as often as the handlers are installed.
 static FORKING: AtomicU32 = AtomicU32::new(0);
+/// What of these two is this thread's.
+struct Here {
+    acting: Cell<u32>,
+    forking: Cell<u32>,
+}
+thread_local! {
+    static HERE: Here = const {
+        Here {
+            acting: Cell::new(0),
+            forking: Cell::new(0),
+        }
+    };
+}
 static NULL: AtomicI32 = AtomicI32::new(FREE);
 static LIST: [AtomicI32; 4096] = [const { AtomicI32::new(FREE) }; 4096];
 
@@ -307,8 +346,31 @@ mod tests {
         assert_eq!(locked_in, 0);
     }
 
+    /// Fork handlers of a program may call what does not want to be forked, before ours and after them; a fork may interrupt
+    /// it, and the child may come back from there.
+    #[test]
+    fn a_thread_does_not_wait_for_itself() {
+        let elsewhere = || std::thread::scope(|scope| scope.spawn(others_fork).join().unwrap());
+        let child = || {
+            // Nobody else is here to act or fork.
+            before();
+            let in_handler = !others_fork() && without_forks(|| !others_act() && !others_fork());
+            let others_wait = elsewhere();
+            in_parent();
+            let returned = without_forks(|| {
+                let may_fork = !others_act();
+                in_child(|| i32::from(ACTING.load(Ordering::SeqCst) == 1 && !others_act())) == 1
+                    && may_fork
+            });
+            let is_over = ACTING.load(Ordering::SeqCst) == 0 && !elsewhere();
+            i32::from(in_handler && others_wait && returned && is_over)
+        };
+        assert_eq!(in_child(child), 1);
+    }
+
     #[test]
     fn a_fork_does_not_wait_for_ever_for_what_waits_for_it() {
-        without_forks(|| assert_eq!(in_child(|| 7), 7));
+        let forked = || std::thread::scope(|scope| scope.spawn(|| in_child(|| 7)).join().unwrap());
+        without_forks(|| assert_eq!(forked(), 7));
     }
 }

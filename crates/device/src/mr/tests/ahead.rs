@@ -408,6 +408,71 @@ fn packets_of_several_messages_leave_in_one_burst() {
     }
 }
 
+/// What is on its way out is what was there while the key was: who takes the key away, or what it names, waits for that.
+#[test]
+#[cfg_attr(miri, ignore = "system calls")]
+fn bytes_stored_after_a_key_was_taken_away_do_not_leave() {
+    type TakeAway = fn(Region);
+    let ways: [TakeAway; 2] = [
+        |region| region.deregister().expect("no windows"),
+        |mut region| {
+            let changes = Reregistration {
+                access: Some(LOCAL),
+                ..Reregistration::default()
+            };
+            // SAFETY: nothing refers to the pages but the device.
+            unsafe { region.reregister(&changes) }.expect("no windows");
+        },
+    ];
+    for (take_away, is_first) in ways.into_iter().flat_map(|way| [(way, true), (way, false)]) {
+        let domain = Domain::new();
+        let pages = Pages::new(4);
+        let region = domain.foreign(&pages, ALL);
+        let whole = payloads(4).concat();
+        region.copy_in(0, &whole).expect("mapped");
+        let (inner, rkey, iova) = (Arc::clone(&region.inner), region.rkey(), region.iova());
+        let mut way = Outgoing::default();
+        let mut memory = domain.memory_by(outgoing(&mut way));
+        let mut buffer = vec![0; 4 * FULL];
+        memory.begin_burst(&buffer);
+        let read = |memory: &mut PdMemory<'_>, buffer: &mut [u8], page: usize| {
+            memory.announce(((3 - page) * FULL) as u64);
+            let out = &mut buffer[page * FULL..][..FULL];
+            memory.read_remote(rkey, iova + (page * FULL) as u64, out)
+        };
+        read(&mut memory, &mut buffer, 0).expect("mapped");
+        let mut end = FULL;
+        if !is_first {
+            // The rest stays in the pipe, and is asked for by the next burst of packets.
+            assert!(memory.settle(&mut buffer));
+            read(&mut memory, &mut buffer, 1).expect("mapped");
+            end = 2 * FULL;
+        }
+        let (start, len) = (pages.addr(), pages.len);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                take_away(region);
+                // SAFETY: our own mapping, without references to it.
+                unsafe { (start as *mut u8).write_bytes(b'?', len) };
+            });
+            let is_named = || {
+                let entered = inner.enter_to_fetch();
+                entered.is_some_and(|registration| registration.access == ALL)
+            };
+            while is_named() {
+                std::thread::yield_now();
+            }
+            for _ in 0..100 {
+                std::thread::yield_now();
+            }
+            assert!(read(&mut memory, &mut buffer, end / FULL).is_err());
+            assert!(memory.settle(&mut buffer));
+            memory.end_burst(&mut buffer);
+        });
+        assert!(buffer[..end] == whole[..end], "{is_first}");
+    }
+}
+
 /// Small pieces go by ways of their own.
 #[test]
 #[cfg_attr(miri, ignore = "system calls")]
