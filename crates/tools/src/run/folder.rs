@@ -39,9 +39,14 @@ fn libraries_of(
         .find_map(|place| fs::canonicalize(place.join(OBJECT)).ok())
     else {
         return Err(Refusal::ours(format!(
-            "the library {OBJECT} is in none of {}: copy it beside this program",
+            "the library {OBJECT} is in none of {}: copy it beside this program; a build has it in target/release/deps, and \
+             `bash dist/folder.sh DIR` makes a folder with both",
             places
-                .map(|place| place.display().to_string())
+                .map(|place| place
+                    .components()
+                    .collect::<PathBuf>()
+                    .display()
+                    .to_string())
                 .collect::<Vec<_>>()
                 .join(", ")
         )));

@@ -60,11 +60,14 @@ fn one_folder_that_was_copied_in_is_enough() {
     let place = Place::new();
     let refusal = place.find().unwrap_err();
     assert_eq!(refusal.status, 125);
-    assert!(
-        refusal.sentence.contains("liboarlock_capi.so") && refusal.sentence.contains("bin"),
-        "{}",
-        refusal.sentence
+    let bin = place.path("bin");
+    let looked = format!(
+        "in none of {0}/deps, {0}, {0}/../lib/oarlock",
+        bin.display()
     );
+    for part in ["liboarlock_capi.so", &looked, "dist/folder.sh"] {
+        assert!(refusal.sentence.contains(part), "{}", refusal.sentence);
+    }
     place.put("bin/liboarlock_capi.so");
     let found = place.find().unwrap();
     assert_complete(&found);
