@@ -30,6 +30,7 @@ static void sysfs(struct ibv_device *device)
 		snprintf(path, sizeof path, "%s/%s", device->ibdev_path, files[i]);
 		CHECK("files-sysfs", access(path, R_OK) == 0);
 		CHECK("files-sysfs", stat(path, &status) == 0 && S_ISREG(status.st_mode));
+		CHECK("files-sysfs", lstat(path, &status) == 0 && S_ISREG(status.st_mode));
 		stream = fopen(path, "r");
 		CHECK("files-sysfs", stream && fgets(found, sizeof found, stream) && !strcmp(found, expected));
 		CHECK("files-sysfs", !fgets(found, sizeof found, stream) && feof(stream) && fclose(stream) == 0);
@@ -54,6 +55,7 @@ static void node(struct ibv_device *device)
 	snprintf(path, sizeof path, "/dev/infiniband/%s", device->dev_name);
 	CHECK("files-node", access(path, F_OK) == 0 && access(path, R_OK | W_OK) == 0);
 	CHECK("files-node", stat(path, &status) == 0 && S_ISCHR(status.st_mode));
+	CHECK("files-node", lstat(path, &status) == 0 && S_ISCHR(status.st_mode));
 	FAILS("files-node", open(path, O_RDWR), ENXIO);
 	ok("files-node");
 }
@@ -83,6 +85,7 @@ static void folder(const char *path, const char *has, int count)
 	int fd, n;
 
 	CHECK(rule, access(path, R_OK | X_OK) == 0 && stat(path, &status) == 0 && S_ISDIR(status.st_mode));
+	CHECK(rule, lstat(path, &status) == 0 && (S_ISDIR(status.st_mode) || S_ISLNK(status.st_mode)));
 	FAILS(rule, open(path, O_RDWR), EISDIR);
 	stream = opendir(path);
 	CHECK(rule, stream && listed(stream, has) == 1);
@@ -97,7 +100,7 @@ static void folder(const char *path, const char *has, int count)
 
 		/* Whatever is listed is there. */
 		snprintf(name, sizeof name, "%s/%s", path, entries[i]->d_name);
-		CHECK(rule, access(name, F_OK) == 0 && stat(name, &status) == 0);
+		CHECK(rule, access(name, F_OK) == 0 && stat(name, &status) == 0 && lstat(name, &status) == 0);
 		free(entries[i]);
 	}
 	free(entries);
@@ -168,6 +171,7 @@ static void others(struct ibv_device *device)
 		snprintf(path, sizeof path, absent[i], device->ibdev_path);
 		FAILS("files-others", access(path, F_OK), ENOENT);
 		FAILS("files-others", stat(path, &status), ENOENT);
+		FAILS("files-others", lstat(path, &status), ENOENT);
 		FAILS("files-others", open(path, O_RDONLY), ENOENT);
 		errno = 0;
 		CHECK("files-others", !fopen(path, "r") && errno == ENOENT);
@@ -180,6 +184,9 @@ static void others(struct ibv_device *device)
 	CHECK("files-others", fd >= 0 && stat(path, &status) == 0 && (status.st_mode & 0777) == 0640);
 	FAILS("files-others", open(path, O_CREAT | O_EXCL | O_WRONLY, 0640), EEXIST);
 	CHECK("files-others", close(fd) == 0 && unlink(path) == 0);
+	CHECK("files-others", symlink("/nowhere/file", path) == 0 && lstat(path, &status) == 0 && S_ISLNK(status.st_mode));
+	FAILS("files-others", stat(path, &status), ENOENT);
+	CHECK("files-others", unlink(path) == 0);
 	ok("files-others");
 }
 

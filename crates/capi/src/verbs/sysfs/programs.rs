@@ -32,6 +32,10 @@ pub(in crate::verbs) fn serve() {
         of(c"stat64", stat64 as *const ()),
         of(c"__xstat", xstat as *const ()),
         of(c"__xstat64", xstat as *const ()),
+        of(c"lstat", lstat as *const ()),
+        of(c"lstat64", lstat64 as *const ()),
+        of(c"__lxstat", lxstat as *const ()),
+        of(c"__lxstat64", lxstat as *const ()),
         of(c"open", open as *const ()),
         of(c"open64", open64 as *const ()),
         of(c"fopen", fopen as *const ()),
@@ -277,6 +281,32 @@ unsafe fn stat_missing(path: *const c_char, buf: *mut libc::stat) -> c_int {
 unsafe extern "C" fn xstat(_version: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int {
     // SAFETY: the program's promise.
     unsafe { stat(path, buf) }
+}
+
+/// lstat(2): none of the files that stand for missing ones is a link.
+unsafe extern "C" fn lstat(path: *const c_char, buf: *mut libc::stat) -> c_int {
+    // SAFETY: the program's promise.
+    match unsafe { libc::lstat(path, buf) } {
+        0 => 0,
+        // SAFETY: the program's promise.
+        _ => unsafe { stat_missing(path, buf) },
+    }
+}
+
+/// As [`lstat`]; the two structures are one on 64-bit machines.
+unsafe extern "C" fn lstat64(path: *const c_char, buf: *mut libc::stat) -> c_int {
+    // SAFETY: the program's promise.
+    match unsafe { libc::lstat64(path, buf.cast()) } {
+        0 => 0,
+        // SAFETY: the program's promise.
+        _ => unsafe { stat_missing(path, buf) },
+    }
+}
+
+/// [`xstat`] of lstat(2).
+unsafe extern "C" fn lxstat(_version: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { lstat(path, buf) }
 }
 
 /// open(2), whose third argument is where a third would be, whether it is given or not. A thread that waits in it may be
