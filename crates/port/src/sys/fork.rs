@@ -163,9 +163,9 @@ fn others_fork() -> bool {
     FORKING.load(Ordering::SeqCst) != 0 && !is_within
 }
 
-/// Whether a fork of this thread has to wait.
+/// Whether a fork of this thread has to wait. Not within an `act`: others may wait for a lock that this one holds.
 fn others_act() -> bool {
-    ACTING.load(Ordering::SeqCst) > HERE.with(|here| here.acting.get())
+    ACTING.load(Ordering::SeqCst) != 0 && HERE.with(|here| here.acting.get() == 0)
 }
 
 /// How long a fork waits for others, and others for a fork.
