@@ -4,6 +4,8 @@
 . "$(dirname "$0")/lib.sh"
 ping_pair() { # ADDRESS NAME, with the faults in the environment of the client only
   local addr=$1 name=$2
+  # What the last server has said is not what this one says.
+  rm -f "$work"/server.{out,err}
   env -u OARLOCK_FAULT -u OARLOCK_FAULT_RECORD -u OARLOCK_FAULT_REPLAY "$OARLOCK" ping -s -a "$addr" -V >"$work/server.out" 2>"$work/server.err" &
   local server=$!; children+=($server)
   within 120 grep -qs 'listening' "$work/server.err" "$work/server.out" || fail "$name: the server does not listen"

@@ -307,6 +307,7 @@ impl<'a> PdMemory<'a> {
             && let Some(outgoing) = self.begin_ahead(out)
         {
             let total = total_ahead(out, more);
+            self.leave_if_long(total);
             let range = (addr, total as u64);
             let mut put = 0;
             // If it fails, it has put this much.
@@ -328,6 +329,13 @@ impl<'a> PdMemory<'a> {
         }
     }
 
+    /// As [`leave`](Self::leave), unless so few bytes are copied into the pipe at once.
+    fn leave_if_long(&mut self, total: usize) {
+        if total > Pipe::COPIED {
+            self.leave();
+        }
+    }
+
     /// What packets are fetched by that are built where `out` lies; what is in the pipe for others is of no use any more.
     fn begin_ahead(&mut self, out: &[u8]) -> Option<&'a mut Outgoing> {
         let outgoing = self.outgoing.take()?;
@@ -337,7 +345,6 @@ impl<'a> PdMemory<'a> {
         }
         outgoing.skip(self.fetched.len());
         self.fetched = Fetched::default();
-        self.leave();
         Some(outgoing)
     }
 
@@ -484,6 +491,7 @@ impl<'a> PdMemory<'a> {
             && let Some(outgoing) = self.begin_ahead(out)
         {
             let total = total_ahead(out, more);
+            self.leave_if_long(total);
             let mut put = 0;
             // If it fails, it has put this much.
             let _ = self.for_pieces(

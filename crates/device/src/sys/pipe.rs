@@ -46,6 +46,8 @@ pub(crate) enum Step {
 }
 
 impl Pipe {
+    /// So many bytes at most are copied when they are put into it: what fits one of its pages. Of more it takes the pages.
+    pub(crate) const COPIED: usize = 4096;
     /// Bytes that are put into it at one time at most.
     pub(crate) const LONGEST: usize = 65_536;
 
@@ -53,7 +55,7 @@ impl Pipe {
     /// no room, or a page is missing or protected; what was put is to be skipped.
     pub(crate) fn put(&mut self, ranges: &[Range]) -> usize {
         let total: usize = ranges.iter().map(|range| range.len).sum();
-        let is_short = total <= SHORT;
+        let is_short = total <= Self::COPIED;
         let Some(ends) = self.open() else { return 0 };
         if ends.held + total > ROOM || !(is_short || ends.takes_pages) {
             return 0;
@@ -180,7 +182,7 @@ impl Ends {
 
     fn skip(&mut self, len: usize) -> bool {
         let mut rest = len;
-        let mut nowhere = [0; SHORT];
+        let mut nowhere = [0; Pipe::COPIED];
         while rest > 0 {
             let some = rest.min(nowhere.len());
             if !self.read(&mut nowhere[..some]) {
@@ -250,8 +252,6 @@ impl Drop for Ends {
     }
 }
 
-/// What fits one page of the pipe.
-const SHORT: usize = 4096;
 /// Bytes in it at most: of a message whose end is still to be sent, and of the next.
 const ROOM: usize = 2 * Pipe::LONGEST;
 /// Twice that: pages, of which the first and the last of a range may be used in part only.
