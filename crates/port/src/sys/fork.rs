@@ -325,6 +325,7 @@ mod tests {
         drop(held);
         assert_eq!(value(), 1, "nothing of it is the parent's");
     }
+
     /// A lock that only what stands in `without_forks` takes is free in every child, whatever other threads do.
     #[test]
     fn no_child_is_forked_while_another_thread_acts() {

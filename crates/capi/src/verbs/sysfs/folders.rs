@@ -127,9 +127,10 @@ fn of_port(info: &DeviceInfo) -> List {
         "state",
     ]);
     // Only what is in the table has attributes that can be read, though the kernel lists those of every place.
+    let count = info.gids.len().min(GID_TABLE_LEN);
     let attributes = vec![
-        folder("ndevs", numbered(info.gids.len().min(GID_TABLE_LEN))),
-        folder("types", numbered(info.gids.len().min(GID_TABLE_LEN))),
+        folder("ndevs", numbered(count)),
+        folder("types", numbered(count)),
     ];
     list.extend([
         folder("gid_attrs", attributes),
