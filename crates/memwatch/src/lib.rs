@@ -1,0 +1,71 @@
+//! Memory-invalidation notification: a program registers ranges of its memory, and learns when it frees, moves or discards them.
+//!
+//! The contract is that of the kernel interface proposed as ummunotify: regions with cookies, an event queue with a descriptor
+//! to poll, one page with a generation so that "nothing happened" costs no system call, and a count of events on deregistration.
+//! It is built on userfaultfd, needs no privilege, and sees what the kernel does: every path of the process, whether through
+//! libc, a raw system call or io_uring.
+//!
+//! ```text
+//!   Watcher ── register ──▶ Region ── Validity     watcher.rs, region.rs
+//!      |  read_events, settle, deregister_notified
+//!      |  Table: ranges, cookies, queue            table.rs      behind Lock (lock.rs)
+//!      |  Marks: what is valid, one load           marks.rs      never in a forked child
+//!      |  Reader: the thread that reads events     reader.rs     never allocates, never waits for the lock
+//!      |  GenerationPage                           generation.rs also of other processes
+//!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
+//!      v
+//!   userfaultfd, pages, signals                    sys/          the only unsafe code
+//! ```
+//!
+//! # Example
+//! ```
+//! use oarlock_memwatch::{Error, Event, Policy, Watcher};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let watcher = match Watcher::new() {
+//!     Ok(watcher) => watcher,
+//!     // A sandbox or an old kernel: nothing may be cached.
+//!     Err(Error::Unavailable { .. }) => return Ok(()),
+//!     Err(error) => return Err(error),
+//! };
+//! let memory = vec![0u8; 1 << 20];
+//! let region = watcher.register(memory.as_ptr() as usize, memory.len(), 7, Policy::Report)?;
+//! assert!(region.is_valid());
+//! drop(memory); // The allocator gives a block of this size back to the system.
+//! let mut events = Vec::new();
+//! watcher.read_events(&mut events, 64)?;
+//! assert!(matches!(&events[0], Event::Invalidated(event) if event.cookie == 7));
+//! assert!(!region.is_valid());
+//! assert_eq!(region.deregister()?, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it never does
+//! It never protects memory, never intercepts a function, never reads or writes the memory that it watches, and makes no promise
+//! about operations that userfaultfd has no event for ([`Capabilities::promise`]). The design is in `docs/memory-events.md`.
+
+#![deny(unsafe_code)]
+
+mod capabilities;
+mod error;
+mod event;
+mod generation;
+mod lock;
+mod marks;
+mod promise;
+mod reader;
+mod region;
+mod shared;
+mod sys;
+mod table;
+mod watcher;
+
+pub use capabilities::{Capabilities, Mode};
+pub use error::{Error, Reason};
+pub use event::{Deregistered, Event, Invalidation, Kind, Policy};
+pub use generation::GenerationPage;
+pub use promise::{Mapping, Operation, Promise};
+pub use region::{Region, Validity};
+pub use shared::Statistics;
+pub use watcher::{Options, Watcher};

@@ -1,0 +1,314 @@
+//! What a Watcher, its regions and its reader have in common, and the protocol that closes the ordering hazard.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::Error;
+use crate::event::{Deregistered, Kind};
+use crate::generation::Generation;
+use crate::lock::{Guard, Lock};
+use crate::marks::Marks;
+use crate::sys::{Message, Report, Userfaultfd, page_size};
+use crate::table::{Change, Removed, Table};
+
+/// Counts since the Watcher was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Changes that the kernel reported, of registered memory or of memory that is still watched.
+    pub changes: u64,
+    /// Events queued.
+    pub queued: u64,
+    /// Changes that joined an unread event.
+    pub joined: u64,
+    /// Regions that ended by [`Policy::Deregister`](crate::Policy::Deregister).
+    pub ended: u64,
+    /// Times that a thread that asked read the kernel's events itself.
+    pub helped: u64,
+    /// Times that more was reported than could be kept, so that all regions were invalidated.
+    pub overflows: u64,
+    /// Registrations that watch whole mappings, for want of mappings or because of their page size.
+    pub widened: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    table: Lock<Table>,
+    pub(crate) marks: Marks,
+    pub(crate) generation: Generation,
+    /// Readable exactly while an event is unread.
+    pub(crate) ready: OwnedFd,
+    /// The reader has, or may be about to have, an event in hand that is not marked yet.
+    pub(crate) reading: Busy,
+    /// A thread that holds the lock has one.
+    helping: Busy,
+    ended: AtomicBool,
+    given_up: AtomicBool,
+    /// Set once whole mappings are watched to save mappings: from then on, nothing is cut out of them again.
+    pub(crate) widening: AtomicBool,
+    park_above: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(max_regions: usize, park_above: usize) -> Result<Self, Error> {
+        let marks = Marks::new(max_regions).map_err(|e| Error::system("mmap", e))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            table: Lock::new(Table::new(marks.clone())),
+            marks,
+            generation: Generation::new()?,
+            ready: eventfd(0, flags).map_err(|e| Error::system("eventfd", e))?,
+            reading: Busy::new(),
+            helping: Busy::new(),
+            ended: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+            widening: AtomicBool::new(false),
+            park_above,
+        })
+    }
+
+    /// Whether calls can do anything here.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.marks.is_forked() {
+            return Err(Error::Forked);
+        }
+        if self.ended.load(Ordering::Acquire) {
+            return Err(Error::Ended);
+        }
+        if self.table.is_lost() {
+            self.give_up();
+            return Err(Error::Broken);
+        }
+        Ok(())
+    }
+
+    /// Takes the lock, for a call of the program.
+    pub(crate) fn enter(&self) -> Result<Guard<'_, Table>, Error> {
+        self.check()?;
+        let Ok(table) = self.table.lock() else {
+            self.give_up();
+            return Err(Error::Broken);
+        };
+        // It may have ended meanwhile.
+        self.check()?;
+        Ok(table)
+    }
+
+    /// Takes the lock if it is free, for the reader. `Err`: its owner has died.
+    pub(crate) fn try_enter(&self) -> Result<Option<Guard<'_, Table>>, Error> {
+        match self.table.try_lock() {
+            Some(table) => Ok(Some(table)),
+            None => match self.table.check_owner() {
+                Ok(()) => Ok(None),
+                Err(_) => {
+                    self.give_up();
+                    Err(Error::Broken)
+                }
+            },
+        }
+    }
+
+    /// The table is lost: nothing is valid any more.
+    fn give_up(&self) {
+        if !self.given_up.swap(true, Ordering::SeqCst) {
+            self.marks.clear_all();
+            self.generation.grow();
+        }
+    }
+
+    /// From now on calls are refused and nothing is valid.
+    pub(crate) fn end(&self) {
+        // Whoever holds the lock may still set a mark; nobody enters afterwards.
+        let table = self.table.lock();
+        self.ended.store(true, Ordering::SeqCst);
+        self.marks.clear_all();
+        self.generation.grow();
+        drop(table);
+    }
+
+    /// Returns when every change that was complete, or whose address was reused, before the call is marked and queued.
+    pub(crate) fn settle(&self, userfaultfd: &Userfaultfd) -> Result<(), Error> {
+        let mut patience = Patience::new();
+        self.check()?;
+        // The order matters. A change that concerns us has raised the kernel's count; the count is zero only after its event was
+        // read, and who reads is busy from before the read until it is marked.
+        while userfaultfd.is_changing() {
+            if self.help(userfaultfd)? == 0 {
+                // Read by somebody else, or the caller has not woken up yet.
+                patience.wait();
+            }
+        }
+        if let Some(turn) = self.helping.turn() {
+            // Helpers hold the lock, which notices their death.
+            drop(self.enter()?);
+            debug_assert!(
+                self.helping.is_over(turn),
+                "helping ends before the lock is released"
+            );
+        }
+        if let Some(turn) = self.reading.turn() {
+            let mut patience = Patience::new();
+            while !self.reading.is_over(turn) {
+                self.check()?;
+                patience.wait();
+            }
+        }
+        // The table may have been lost while we looked.
+        self.check()
+    }
+
+    /// Reads and marks what is there; returns how many messages there were.
+    fn help(&self, userfaultfd: &Userfaultfd) -> Result<usize, Error> {
+        let mut table = self.enter()?;
+        let mut messages = [Message::default(); 16];
+        self.helping.begin();
+        let read = userfaultfd.read(&mut messages);
+        if let Ok(n @ 1..) = read {
+            table.counts().helped += 1;
+            self.apply(&mut table, &messages[..n]);
+        }
+        self.helping.end();
+        read.map_err(|e| Error::system("read", e))
+    }
+
+    /// Marks and queues what messages report. Allocates nothing.
+    pub(crate) fn apply(&self, table: &mut Table, messages: &[Message]) {
+        let had_unread = table.has_unread();
+        for message in messages {
+            let (kind, range) = match message.report() {
+                Report::Remap { from, len } => (Kind::Moved, from..from.saturating_add(len)),
+                Report::Remove { start, end } => (Kind::Discarded, start..end),
+                Report::Unmap { start, end } => (Kind::Unmapped, start..end),
+                Report::Other => continue,
+            };
+            table.counts().changes += 1;
+            table.apply(&Change { kind, range }, &self.generation);
+        }
+        self.signal(had_unread, table);
+    }
+
+    /// Invalidates everything: messages were lost. Allocates nothing.
+    pub(crate) fn apply_overflow(&self, table: &mut Table) {
+        let had_unread = table.has_unread();
+        table.counts().overflows += 1;
+        table.apply_unknown(&self.generation);
+        self.signal(had_unread, table);
+    }
+
+    /// Keeps `ready` in step with the queue.
+    pub(crate) fn signal(&self, had_unread: bool, table: &Table) {
+        // The descriptor is ours, does not block and counts to 2^64: neither call can fail.
+        match (had_unread, table.has_unread()) {
+            (false, true) => drop(rustix::io::write(&self.ready, &1u64.to_ne_bytes())),
+            (true, false) => drop(rustix::io::read(&self.ready, &mut [0; 8])),
+            _ => {}
+        }
+    }
+
+    /// Deregisters a live region.
+    pub(crate) fn remove(
+        &self,
+        table: &mut Table,
+        userfaultfd: Option<&Userfaultfd>,
+        slot: u32,
+    ) -> Deregistered {
+        let had_unread = table.has_unread();
+        let removed = table.remove(slot);
+        self.signal(had_unread, table);
+        self.unwatch(table, userfaultfd, &removed);
+        removed.report
+    }
+
+    /// Takes out the regions that ended by themselves.
+    pub(crate) fn sweep(&self, table: &mut Table, userfaultfd: &Userfaultfd) {
+        while let Some(removed) = table.remove_ended() {
+            self.unwatch(table, Some(userfaultfd), &removed);
+        }
+    }
+
+    /// Ends the kernel's watch of what no other region needs.
+    pub(crate) fn unwatch(
+        &self,
+        table: &Table,
+        userfaultfd: Option<&Userfaultfd>,
+        removed: &Removed,
+    ) {
+        let pages = whole_pages(&removed.range);
+        let parked = removed.widened || pages.len() > self.park_above;
+        let (Some(userfaultfd), false, false) =
+            (userfaultfd, parked, self.widening.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        // What was unmapped may be another userfaultfd's by now, and older kernels let anyone end its watch.
+        let mut kept: Vec<_> = removed.gone.iter().map(whole_pages).collect();
+        kept.extend(table.overlapping(&pages).iter().map(whole_pages));
+        kept.sort_by_key(|range| range.start);
+        let mut from = pages.start;
+        for range in kept.into_iter().chain([pages.end..pages.end]) {
+            if from < range.start {
+                // Nothing may be mapped there any more, or no mapping left to split: it stays watched, which only costs time.
+                let _ = userfaultfd.unregister(&(from..range.start.min(pages.end)));
+            }
+            from = from.max(range.end);
+        }
+    }
+}
+
+/// The whole pages that a range touches.
+pub(crate) fn whole_pages(range: &Range<usize>) -> Range<usize> {
+    let page = page_size();
+    let end = range.end.checked_next_multiple_of(page);
+    range.start / page * page..end.unwrap_or(usize::MAX / page * page)
+}
+
+/// Says whether somebody has read events that are not marked yet. Odd while so.
+#[derive(Debug)]
+pub(crate) struct Busy(AtomicU64);
+
+impl Busy {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Before the read.
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// After the marks.
+    pub(crate) fn end(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The turn that is under way, if any.
+    fn turn(&self) -> Option<u64> {
+        let turn = self.0.load(Ordering::SeqCst);
+        (turn % 2 == 1).then_some(turn)
+    }
+
+    fn is_over(&self, turn: u64) -> bool {
+        self.0.load(Ordering::SeqCst) != turn
+    }
+}
+
+/// Waiting for another thread that needs the processor for microseconds.
+struct Patience(u32);
+
+impl Patience {
+    fn new() -> Self {
+        Self(0)
+    }
+
+    fn wait(&mut self) {
+        self.0 += 1;
+        match self.0 {
+            ..50 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(20)),
+        }
+    }
+}

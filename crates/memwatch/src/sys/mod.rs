@@ -1,0 +1,18 @@
+//! The system calls that have no safe wrapper in the crates we use, and memory shared with the kernel.
+#![allow(
+    unsafe_code,
+    reason = "calls into libc and shared pages; each block argues its obligations"
+)]
+
+mod fork;
+mod pages;
+mod process;
+mod userfaultfd;
+
+pub(crate) use fork::{Slot, keep_from_children};
+pub(crate) use pages::{SharedPage, WipedPages, is_mapped, page_size};
+pub(crate) use process::{thread_exists, thread_id, without_signals};
+pub(crate) use userfaultfd::{Features, Message, Report, Userfaultfd};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! userfaultfd: Linux `include/uapi/linux/userfaultfd.h`.
+
+use std::io;
+use std::ops::{BitAnd, BitOr, Range};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libc::c_ulong;
+use rustix::io::Errno;
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+
+/// A set of UFFD_FEATURE bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Features(u64);
+
+impl Features {
+    pub(crate) const NONE: Self = Self(0);
+    /// Write-protect mode exists (5.7).
+    pub(crate) const WRITE_PROTECT: Self = Self(1 << 0);
+    /// UFFD_FEATURE_EVENT_REMAP, EVENT_REMOVE and EVENT_UNMAP (4.11).
+    pub(crate) const EVENTS: Self = Self(1 << 2 | 1 << 3 | 1 << 6);
+    /// Write-protect mode for shared memory and huge pages (5.19).
+    pub(crate) const WRITE_PROTECT_SHARED: Self = Self(1 << 12);
+    /// Asynchronous write-protect mode, which takes every kind of mapping (6.7).
+    pub(crate) const WRITE_PROTECT_ASYNC: Self = Self(1 << 15);
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self & other == other
+    }
+}
+
+impl BitOr for Features {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Features {
+    type Output = Self;
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// `struct uffd_msg`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Message {
+    event: u8,
+    reserved1: u8,
+    reserved2: u16,
+    reserved3: u32,
+    arg: [u64; 3],
+}
+
+const _: () = assert!(size_of::<Message>() == 32);
+
+/// What a [`Message`] reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    Remap { from: usize, len: usize },
+    Remove { start: usize, end: usize },
+    Unmap { start: usize, end: usize },
+    Other,
+}
+
+impl Message {
+    pub(crate) fn report(&self) -> Report {
+        let [a, b, c] = self.arg.map(|word| word as usize);
+        match self.event {
+            EVENT_REMAP => Report::Remap { from: a, len: c },
+            EVENT_REMOVE => Report::Remove { start: a, end: b },
+            EVENT_UNMAP => Report::Unmap { start: a, end: b },
+            _ => Report::Other,
+        }
+    }
+}
+
+/// A userfaultfd that only watches: nothing is ever protected, so no thread ever faults into it.
+#[derive(Debug)]
+pub(crate) struct Userfaultfd {
+    fd: OwnedFd,
+}
+
+impl Userfaultfd {
+    /// What the kernel offers.
+    pub(crate) fn offered() -> Result<Features, Errno> {
+        Self::unconfigured()?.handshake(Features::NONE)
+    }
+
+    /// Opens a descriptor with these features. It does not block, and closes on exec.
+    pub(crate) fn open(features: Features) -> Result<Self, Errno> {
+        let this = Self::unconfigured()?;
+        this.handshake(features)?;
+        Ok(this)
+    }
+
+    fn unconfigured() -> Result<Self, Errno> {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+        let user_mode_only = UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+        // SAFETY: what the descriptor can do to memory is done by this type alone, which protects and fills nothing.
+        let fd = match unsafe { userfaultfd(flags | user_mode_only) } {
+            // Before Linux 5.11 the flag is not known, and not needed.
+            // SAFETY: as above.
+            Err(Errno::INVAL) => unsafe { userfaultfd(flags) }?,
+            other => other?,
+        };
+        Ok(Self { fd })
+    }
+
+    fn handshake(&self, features: Features) -> Result<Features, Errno> {
+        let mut api = Api {
+            api: API,
+            features: features.0,
+            ioctls: 0,
+        };
+        self.ioctl(UFFDIO_API, &mut api)?;
+        Ok(Features(api.features))
+    }
+
+    /// Watches the mappings of a range of whole pages. Parts of it that are not mapped are skipped.
+    pub(crate) fn register(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let mut register = Register {
+            range: Extent::of(range),
+            mode: REGISTER_MODE_WP,
+            ioctls: 0,
+        };
+        self.ioctl(UFFDIO_REGISTER, &mut register)
+    }
+
+    /// Ends the watch of a range of whole pages.
+    pub(crate) fn unregister(&self, range: &Range<usize>) -> Result<(), Errno> {
+        self.ioctl(UFFDIO_UNREGISTER, &mut Extent::of(range))
+    }
+
+    /// Whether a change of a watched mapping has begun whose event is not read, or whose caller has not woken up since.
+    ///
+    /// The kernel looks at its count of changes before it looks at the argument, which asks for nothing.
+    pub(crate) fn is_changing(&self) -> bool {
+        let mut nothing = WriteProtect {
+            range: Extent { start: 0, len: 0 },
+            mode: 0,
+        };
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut nothing) == Err(Errno::AGAIN)
+    }
+
+    /// Reads events, without waiting; returns how many. None is left if it is 0.
+    ///
+    /// # Errors
+    /// What read(2) says, except EAGAIN and EINTR.
+    pub(crate) fn read(&self, into: &mut [Message]) -> Result<usize, Errno> {
+        loop {
+            // SAFETY: the slice is memory of ours for its whole length, and a Message may have any bits.
+            let n = unsafe {
+                libc::read(
+                    self.fd.as_raw_fd(),
+                    into.as_mut_ptr().cast(),
+                    size_of_val(into),
+                )
+            };
+            if n >= 0 {
+                return Ok(n as usize / size_of::<Message>());
+            }
+            match last_errno() {
+                Errno::INTR => {}
+                Errno::AGAIN => return Ok(0),
+                other => return Err(other),
+            }
+        }
+    }
+
+    fn ioctl<T>(&self, request: c_ulong, arg: &mut T) -> Result<(), Errno> {
+        // SAFETY: `arg` is of the type that the request is defined for (the only callers are above), and lives through the call.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, std::ptr::from_mut(arg)) } {
+            0 => Ok(()),
+            _ => Err(last_errno()),
+        }
+    }
+}
+
+impl AsFd for Userfaultfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// `struct uffdio_range`.
+#[repr(C)]
+struct Extent {
+    start: u64,
+    len: u64,
+}
+
+impl Extent {
+    fn of(range: &Range<usize>) -> Self {
+        Self {
+            start: range.start as u64,
+            len: range.len() as u64,
+        }
+    }
+}
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    range: Extent,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct WriteProtect {
+    range: Extent,
+    mode: u64,
+}
+
+const API: u64 = 0xAA;
+const USER_MODE_ONLY: u32 = 1;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+const UFFDIO_API: c_ulong = iowr::<Api>(0x3F);
+const UFFDIO_REGISTER: c_ulong = iowr::<Register>(0x00);
+/// An `_IOR`, although the kernel reads from it.
+const UFFDIO_UNREGISTER: c_ulong = request::<Extent>(2, 0x01);
+const UFFDIO_WRITEPROTECT: c_ulong = iowr::<WriteProtect>(0x06);
+
+const fn iowr<T>(number: c_ulong) -> c_ulong {
+    request::<T>(3, number)
+}
+
+/// Linux `include/uapi/asm-generic/ioctl.h`: direction, size, type 0xAA, number.
+const fn request<T>(direction: c_ulong, number: c_ulong) -> c_ulong {
+    direction << 30 | (size_of::<T>() as c_ulong) << 16 | 0xAA << 8 | number
+}
