@@ -57,7 +57,7 @@ pub(crate) fn perform(operation: Operation, memory: &Memory) -> Result<Done, Str
             let flags = MOVE | libc::MREMAP_DONTUNMAP;
             (remap(memory.base, len, len, flags, memory.far), 0..all)
         }
-        Operation::MoveOnto => (move_onto(memory, bytes(&half)), half),
+        Operation::MoveOnto => (move_onto(memory, bytes(&half))?, half),
         Operation::Shrink => (remap(memory.base, len, len / 2, 0, 0), all / 2..all),
         Operation::GrowInPlace => (grow(memory), 0..all),
         Operation::Duplicate => (remap(memory.base, 0, len, MOVE, memory.far), 0..all),
@@ -173,17 +173,17 @@ fn remap(start: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> i
     check(moved as i64).map(drop)
 }
 
-fn move_onto(memory: &Memory, len: usize) -> io::Result<()> {
-    let huge = if memory.mapping == Mapping::HugeTlb {
-        libc::MAP_HUGETLB
-    } else {
-        0
+fn move_onto(memory: &Memory, len: usize) -> Result<io::Result<()>, String> {
+    let huge = match memory.mapping {
+        Mapping::HugeTlb => libc::MAP_HUGETLB,
+        _ => 0,
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | huge;
-    let other = map(0, len, READ_WRITE, flags, -1)?;
+    let other = map(0, len, READ_WRITE, flags, -1)
+        .map_err(|error| format!("no second memory of kind {}: {error}", memory.mapping))?;
     // SAFETY: just mapped.
     unsafe { std::ptr::write_bytes(other as *mut u8, 0xEE, 1) };
-    remap(other, len, len, MOVE, memory.base)
+    Ok(remap(other, len, len, MOVE, memory.base))
 }
 
 fn grow(memory: &Memory) -> io::Result<()> {
