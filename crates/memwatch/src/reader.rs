@@ -5,6 +5,7 @@
 //! wait for itself; who holds the lock may be waiting for it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +16,7 @@ use crate::sys::{Message, Userfaultfd};
 /// Reads until `stop` becomes readable.
 pub(crate) fn run(shared: &Shared, userfaultfd: &Userfaultfd, stop: &OwnedFd) {
     let mut backlog = Backlog::new();
+    shared.started.store(true, Ordering::Release);
     loop {
         let mut fds = [
             PollFd::from_borrowed_fd(userfaultfd.as_fd(), PollFlags::IN),

@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) reading: Busy,
     /// A thread that holds the lock has one.
     helping: Busy,
+    /// The reader runs: what starting a thread allocates and frees is over.
+    pub(crate) started: AtomicBool,
     ended: AtomicBool,
     given_up: AtomicBool,
     /// Set once whole mappings are watched to save mappings: from then on, nothing is cut out of them again.
@@ -64,11 +66,20 @@ impl Shared {
             ready: eventfd(0, flags).map_err(|e| Error::system("eventfd", e))?,
             reading: Busy::new(),
             helping: Busy::new(),
+            started: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             widening: AtomicBool::new(false),
             park_above,
         })
+    }
+
+    /// Returns when the reader runs. Until then nothing may be watched: a thread that starts frees memory.
+    pub(crate) fn wait_for_reader(&self) {
+        let mut patience = Patience::new();
+        while !self.started.load(Ordering::Acquire) {
+            patience.wait();
+        }
     }
 
     /// Whether calls can do anything here.

@@ -100,6 +100,7 @@ impl Watcher {
             })
             .map_err(|e| Error::system("pthread_create", e))?
         };
+        shared.wait_for_reader();
         Ok(Self {
             shared,
             userfaultfd,
@@ -397,12 +398,21 @@ fn mappings() -> Vec<Range<usize>> {
 
 /// From the start of the mapping where a range starts to the end of the one where it ends.
 fn surroundings(pages: &Range<usize>) -> Option<Range<usize>> {
-    let mut touched = mappings()
-        .into_iter()
-        .filter(|mapping| mapping.start < pages.end && pages.start < mapping.end);
-    let first = touched.next()?;
-    let last = touched.last();
-    Some(first.start..last.map_or(first.end, |last| last.end))
+    let ends = sys::mapping_at(pages.start)
+        .and_then(|first| Ok((first, sys::mapping_at(pages.end - 1)?)));
+    match ends {
+        Ok((first, last)) if first.start < pages.end => Some(first.start..last.end),
+        Ok(_) | Err(Errno::NOENT) => None,
+        // Before Linux 6.11 the kernel has no such question.
+        Err(_) => {
+            let mut touched = mappings()
+                .into_iter()
+                .filter(|mapping| mapping.start < pages.end && pages.start < mapping.end);
+            let first = touched.next()?;
+            let last = touched.last();
+            Some(first.start..last.map_or(first.end, |last| last.end))
+        }
+    }
 }
 
 fn max_mappings() -> usize {

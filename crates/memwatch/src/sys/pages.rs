@@ -1,7 +1,7 @@
 //! Pages of our own, and questions about pages of the program.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -22,6 +22,46 @@ pub(crate) fn is_mapped(range: &Range<usize>) -> bool {
     // SAFETY: MS_ASYNC writes nothing (Linux, msync(2)); it walks the mappings and fails with ENOMEM where there is none.
     unsafe { msync(start, range.len(), MsyncFlags::ASYNC) }.is_ok()
 }
+
+/// The mapping that covers an address, or the next one above it: PROCMAP_QUERY (Linux 6.11).
+///
+/// # Errors
+/// ENOENT: there is none. ENOTTY: an older kernel.
+pub(crate) fn mapping_at(address: usize) -> Result<Range<usize>, Errno> {
+    let maps = std::fs::File::open("/proc/self/maps")
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let mut query = MappingQuery {
+        size: size_of::<MappingQuery>() as u64,
+        flags: COVERING_OR_NEXT,
+        address: address as u64,
+        ..MappingQuery::default()
+    };
+    // SAFETY: the structure is the one that the request is defined for, says its size, asks for no strings, and lives through the
+    // call.
+    match unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) } {
+        0 => Ok(query.start as usize..query.end as usize),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// `struct procmap_query` of Linux `include/uapi/linux/fs.h`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct MappingQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    about: [u64; 4],
+    device: [u32; 2],
+    string_sizes: [u32; 2],
+    strings: [u64; 2],
+}
+
+const _: () = assert!(size_of::<MappingQuery>() == 104);
+const COVERING_OR_NEXT: u64 = 0x10;
+const PROCMAP_QUERY: libc::c_ulong = super::userfaultfd::iowr::<MappingQuery>(b'f', 17);
 
 /// Counters in private memory that a forked child receives as zeros, however it was forked.
 #[derive(Debug)]

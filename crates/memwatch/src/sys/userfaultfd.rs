@@ -228,22 +228,23 @@ struct WriteProtect {
 }
 
 const API: u64 = 0xAA;
+const TYPE: u8 = 0xAA;
 const USER_MODE_ONLY: u32 = 1;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
-const UFFDIO_API: c_ulong = iowr::<Api>(0x3F);
-const UFFDIO_REGISTER: c_ulong = iowr::<Register>(0x00);
+const UFFDIO_API: c_ulong = iowr::<Api>(TYPE, 0x3F);
+const UFFDIO_REGISTER: c_ulong = iowr::<Register>(TYPE, 0x00);
 /// An `_IOR`, although the kernel reads from it.
-const UFFDIO_UNREGISTER: c_ulong = request::<Extent>(2, 0x01);
-const UFFDIO_WRITEPROTECT: c_ulong = iowr::<WriteProtect>(0x06);
+const UFFDIO_UNREGISTER: c_ulong = request::<Extent>(2, TYPE, 0x01);
+const UFFDIO_WRITEPROTECT: c_ulong = iowr::<WriteProtect>(TYPE, 0x06);
 
-const fn iowr<T>(number: c_ulong) -> c_ulong {
-    request::<T>(3, number)
+pub(super) const fn iowr<T>(kind: u8, number: u8) -> c_ulong {
+    request::<T>(3, kind, number)
 }
 
-/// Linux `include/uapi/asm-generic/ioctl.h`: direction, size, type 0xAA, number.
-const fn request<T>(direction: c_ulong, number: c_ulong) -> c_ulong {
-    direction << 30 | (size_of::<T>() as c_ulong) << 16 | 0xAA << 8 | number
+/// Linux `include/uapi/asm-generic/ioctl.h`: direction, size, type, number.
+const fn request<T>(direction: u32, kind: u8, number: u8) -> c_ulong {
+    (direction << 30 | (size_of::<T>() as u32) << 16 | (kind as u32) << 8 | number as u32) as c_ulong
 }
