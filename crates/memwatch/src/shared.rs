@@ -213,11 +213,11 @@ impl Shared {
     /// Keeps `ready` in step with the queue.
     pub(crate) fn signal(&self, had_unread: bool, table: &Table) {
         // The descriptor is ours, does not block and counts to 2^64: neither call can fail.
-        match (had_unread, table.has_unread()) {
-            (false, true) => drop(rustix::io::write(&self.ready, &1u64.to_ne_bytes())),
-            (true, false) => drop(rustix::io::read(&self.ready, &mut [0; 8])),
-            _ => {}
-        }
+        let _ = match (had_unread, table.has_unread()) {
+            (false, true) => rustix::io::write(&self.ready, &1u64.to_ne_bytes()),
+            (true, false) => rustix::io::read(&self.ready, &mut [0; 8]),
+            _ => return,
+        };
     }
 
     /// Deregisters a live region.
@@ -259,13 +259,19 @@ impl Shared {
         let mut kept: Vec<_> = removed.gone.iter().map(whole_pages).collect();
         kept.extend(table.overlapping(&pages).iter().map(whole_pages));
         kept.sort_by_key(|range| range.start);
+        // Nothing may be mapped there any more, or no mapping left to split: it stays watched, which only costs time.
+        let unregister = |range: Range<usize>| {
+            let _ = userfaultfd.unregister(&range);
+        };
         let mut from = pages.start;
-        for range in kept.into_iter().chain([pages.end..pages.end]) {
+        for range in kept {
             if from < range.start {
-                // Nothing may be mapped there any more, or no mapping left to split: it stays watched, which only costs time.
-                let _ = userfaultfd.unregister(&(from..range.start.min(pages.end)));
+                unregister(from..range.start.min(pages.end));
             }
             from = from.max(range.end);
+        }
+        if from < pages.end {
+            unregister(from..pages.end);
         }
     }
 }

@@ -398,8 +398,8 @@ fn mappings() -> Vec<Range<usize>> {
 
 /// From the start of the mapping where a range starts to the end of the one where it ends.
 fn surroundings(pages: &Range<usize>) -> Option<Range<usize>> {
-    let ends = sys::mapping_at(pages.start)
-        .and_then(|first| Ok((first, sys::mapping_at(pages.end - 1)?)));
+    let ends =
+        sys::mapping_at(pages.start).and_then(|first| Ok((first, sys::mapping_at(pages.end - 1)?)));
     match ends {
         Ok((first, last)) if first.start < pages.end => Some(first.start..last.end),
         Ok(_) | Err(Errno::NOENT) => None,
@@ -409,7 +409,7 @@ fn surroundings(pages: &Range<usize>) -> Option<Range<usize>> {
                 .into_iter()
                 .filter(|mapping| mapping.start < pages.end && pages.start < mapping.end);
             let first = touched.next()?;
-            let last = touched.last();
+            let last = touched.next_back();
             Some(first.start..last.map_or(first.end, |last| last.end))
         }
     }

@@ -17,7 +17,11 @@ fn limits_are_met_and_said() {
 }
 
 fn mappings() -> usize {
-    std::fs::read("/proc/self/maps").expect("/proc").iter().filter(|byte| **byte == b'\n').count()
+    std::fs::read("/proc/self/maps")
+        .expect("/proc")
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count()
 }
 
 fn limit() -> usize {
@@ -30,14 +34,19 @@ fn limit() -> usize {
 fn many_regions_do_not_use_up_the_mappings(watcher: &Watcher) {
     let count = limit() / 8 + 2000;
     if count > 40_000 {
-        return oarlock_sim::not_run("mappings", "this machine allows more mappings than the test makes");
+        return oarlock_sim::not_run(
+            "mappings",
+            "this machine allows more mappings than the test makes",
+        );
     }
     let pages = Pages::untouched(2 * count);
     let before = mappings();
     let regions: Vec<Region> = (0..count)
         .map(|number| {
             let start = pages.start + 2 * number * PAGE;
-            watcher.register(start, PAGE, number as u64, Policy::Report).expect("registered")
+            watcher
+                .register(start, PAGE, number as u64, Policy::Report)
+                .expect("registered")
         })
         .collect();
     let used = mappings() - before;
@@ -84,7 +93,10 @@ fn without_mappings_whole_ones_are_watched(watcher: &Watcher) {
     large.unmap();
     assert!(protected > 1000, "{protected} mappings made");
     assert!(told);
-    assert_eq!(widened, 1, "the whole mapping was watched, which needs no other");
+    assert_eq!(
+        widened, 1,
+        "the whole mapping was watched, which needs no other"
+    );
 }
 
 fn watchers_are_bounded() {
@@ -96,7 +108,10 @@ fn watchers_are_bounded() {
         }
         assert!(watchers.len() <= 64);
     };
-    assert!(matches!(refused, Error::TooManyWatchers { max: 64 }), "{refused:?}");
+    assert!(
+        matches!(refused, Error::TooManyWatchers { max: 64 }),
+        "{refused:?}"
+    );
     assert_eq!(watchers.len(), 64);
     watchers.pop();
     drop(Watcher::new().expect("room again"));

@@ -246,5 +246,6 @@ pub(super) const fn iowr<T>(kind: u8, number: u8) -> c_ulong {
 
 /// Linux `include/uapi/asm-generic/ioctl.h`: direction, size, type, number.
 const fn request<T>(direction: u32, kind: u8, number: u8) -> c_ulong {
-    (direction << 30 | (size_of::<T>() as u32) << 16 | (kind as u32) << 8 | number as u32) as c_ulong
+    (direction << 30 | (size_of::<T>() as u32) << 16 | (kind as u32) << 8 | number as u32)
+        as c_ulong
 }

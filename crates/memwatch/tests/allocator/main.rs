@@ -134,7 +134,10 @@ fn a_thread_that_ends_inside_a_call_breaks_the_watcher(watcher: oarlock_memwatch
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert!(matches!(watcher.settle(), Err(Error::Broken)));
-    assert!(matches!(watcher.register(pages.start, PAGE, 3, Policy::Report), Err(Error::Broken)));
+    assert!(matches!(
+        watcher.register(pages.start, PAGE, 3, Policy::Report),
+        Err(Error::Broken)
+    ));
     assert!(!region.is_valid());
     assert!(watcher.generation() > before);
     assert!(matches!(region.deregister(), Err(Error::Broken)));

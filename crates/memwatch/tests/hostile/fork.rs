@@ -17,12 +17,18 @@ fn a_child_is_told_and_the_parent_goes_on() {
         watchdog(60);
         let refused = matches!(watcher.settle(), Err(Error::Forked))
             && matches!(watcher.deregister(1), Err(Error::Forked))
-            && matches!(watcher.register(pages.start, PAGE, 2, Policy::Report), Err(Error::Forked));
+            && matches!(
+                watcher.register(pages.start, PAGE, 2, Policy::Report),
+                Err(Error::Forked)
+            );
         pages.discard(0..1);
         pages.unmap_part(1..2);
         refused && !region.is_valid()
     });
-    assert!(region.is_valid(), "the child's changes are not the parent's");
+    assert!(
+        region.is_valid(),
+        "the child's changes are not the parent's"
+    );
     pages.unmap_part(2..3);
     assert_eq!(cookies(&watcher), [1]);
 }
@@ -40,13 +46,18 @@ fn a_child_may_have_a_watcher_of_its_own() {
     in_child(|| {
         watchdog(60);
         let own = Watcher::new().expect("as in the parent");
-        let region = own.register(pages.start, PAGE, 5, Policy::Report).expect("registered");
+        let region = own
+            .register(pages.start, PAGE, 5, Policy::Report)
+            .expect("registered");
         drop(inherited.lock().expect("no panic").take());
         pages.discard(0..2);
         let told = cookies(&own);
         told == [5] && !region.is_valid()
     });
-    let (watcher, region) = inherited.into_inner().expect("no panic").expect("the child has a copy");
+    let (watcher, region) = inherited
+        .into_inner()
+        .expect("no panic")
+        .expect("the child has a copy");
     assert!(region.is_valid());
     pages.discard(0..2);
     assert_eq!(cookies(&watcher), [1]);
@@ -83,7 +94,10 @@ fn a_child_with_the_descriptor_keeps_nobody_waiting() {
     // SAFETY: our own child.
     unsafe { libc::kill(child, libc::SIGKILL) };
     let status = wait_for(child);
-    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "it ended by itself: {status:#x}");
+    assert!(
+        libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL,
+        "it ended by itself: {status:#x}"
+    );
 }
 
 /// Forks as fast as possible while other threads register and unmap: no child takes an event, no parent waits.

@@ -21,7 +21,13 @@ fn a_seccomp_filter_is_named() {
         }
         for result in [Watcher::new().map(drop), Capabilities::probe().map(drop)] {
             assert!(
-                matches!(result, Err(Error::Unavailable { reason: Reason::NotPermitted, errno: libc::EPERM })),
+                matches!(
+                    result,
+                    Err(Error::Unavailable {
+                        reason: Reason::NotPermitted,
+                        errno: libc::EPERM
+                    })
+                ),
                 "{result:?}"
             );
         }
@@ -38,7 +44,16 @@ fn a_kernel_without_userfaultfd_is_named() {
             return oarlock_sim::not_run("seccomp", error);
         }
         let result = Watcher::new().map(drop);
-        assert!(matches!(result, Err(Error::Unavailable { reason: Reason::NotBuilt, .. })), "{result:?}");
+        assert!(
+            matches!(
+                result,
+                Err(Error::Unavailable {
+                    reason: Reason::NotBuilt,
+                    ..
+                })
+            ),
+            "{result:?}"
+        );
     })
     .join()
     .expect("no panic");
@@ -70,7 +85,10 @@ fn another_userfaultfd_is_a_conflict() {
 /// Options restrict the mode, as an older kernel would.
 #[test]
 fn a_lesser_mode_says_what_it_lacks() {
-    let options = Options { best_mode: Mode::Shared, ..Options::default() };
+    let options = Options {
+        best_mode: Mode::Shared,
+        ..Options::default()
+    };
     let Ok(watcher) = Watcher::with(options) else {
         return oarlock_sim::not_run("userfaultfd", "no mode Shared");
     };
@@ -94,7 +112,10 @@ fn signal_handlers_may_unmap_inside_our_calls() {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = unmap_prey as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
-        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+        assert_eq!(
+            libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()),
+            0
+        );
     }
     let over = AtomicBool::new(false);
     let calls = AtomicU64::new(0);
@@ -156,12 +177,27 @@ extern "C" fn unmap_prey(_: libc::c_int) {
 
 /// Makes userfaultfd(2) fail in this thread.
 fn refuse_userfaultfd(errno: libc::c_int) -> std::io::Result<()> {
-    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let statement = |code: u32, jt, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
     let filter = [
         // The number of the call is the first word of struct seccomp_data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_userfaultfd as u32),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        statement(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            libc::SYS_userfaultfd as u32,
+        ),
+        statement(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | errno as u32,
+        ),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog {
@@ -183,11 +219,17 @@ fn refuse_userfaultfd(errno: libc::c_int) -> std::io::Result<()> {
 fn other_userfaultfd() -> OwnedFd {
     // SAFETY: a new descriptor; the structure is of the type that the request is defined for.
     unsafe {
-        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | 1);
+        let fd = libc::syscall(
+            libc::SYS_userfaultfd,
+            libc::O_CLOEXEC | libc::O_NONBLOCK | 1,
+        );
         assert!(fd >= 0);
         let fd = OwnedFd::from_raw_fd(fd as i32);
         let mut api = [0xAAu64, 1, 0];
-        assert_eq!(libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&fd), 0xC018_AA3F, &mut api), 0);
+        assert_eq!(
+            libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&fd), 0xC018_AA3F, &mut api),
+            0
+        );
         fd
     }
 }
@@ -196,7 +238,13 @@ fn other_userfaultfd() -> OwnedFd {
 fn register_with(fd: &OwnedFd, range: std::ops::Range<usize>) -> i32 {
     let mut register = [range.start as u64, range.len() as u64, 1 << 1, 0];
     // SAFETY: as above.
-    let result = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(fd), 0xC020_AA00, &mut register) };
+    let result = unsafe {
+        libc::ioctl(
+            std::os::fd::AsRawFd::as_raw_fd(fd),
+            0xC020_AA00,
+            &mut register,
+        )
+    };
     match result {
         0 => 0,
         _ => std::io::Error::last_os_error().raw_os_error().unwrap_or(-1),

@@ -1,10 +1,5 @@
 //! The table of what is promised: every operation on every kind of mapping, done and compared.
 
-#![allow(
-    clippy::print_stdout,
-    reason = "the table is what this test is run for by hand"
-)]
-
 mod memory;
 mod perform;
 

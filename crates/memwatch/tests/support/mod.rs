@@ -127,10 +127,8 @@ pub(crate) fn try_map(at: Option<usize>, len: usize) -> Option<usize> {
 
 pub(crate) fn unmap(range: Range<usize>) {
     // SAFETY: memory of a test's own, that it does not use any more.
-    assert_eq!(
-        unsafe { libc::munmap(range.start as *mut c_void, range.len()) },
-        0
-    );
+    let result = unsafe { libc::munmap(range.start as *mut c_void, range.len()) };
+    assert_eq!(result, 0);
 }
 
 pub(crate) fn discard(range: Range<usize>) {
@@ -156,7 +154,8 @@ pub(crate) fn in_child(what: impl FnOnce() -> bool) {
 pub(crate) fn wait_for(child: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: our own child, and a status of ours.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(ended, child);
     status
 }
 
