@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chaos;
 mod order;
 mod paths;
 mod refusals;

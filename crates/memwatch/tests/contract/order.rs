@@ -14,7 +14,7 @@ fn wanted() -> u64 {
     let variable = std::env::var("OARLOCK_MEMWATCH_RECYCLED").ok();
     variable
         .and_then(|text| text.parse().ok())
-        .unwrap_or(20_000)
+        .unwrap_or(5_000)
 }
 
 /// R-MEM-5: after settling, no region is valid whose address a second thread got from the kernel meanwhile; without settling, some
@@ -31,7 +31,7 @@ fn a_recycled_address_is_never_valid_after_settling() {
     let [done, unmapping] = [const { AtomicBool::new(false) }; 2];
     let [strict, strict_stale, weak, weak_stale] = [const { AtomicU64::new(0) }; 4];
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let deadline = Instant::now() + Duration::from_secs(60 + wanted() / 1000);
+    let deadline = Instant::now() + Duration::from_secs(30 + wanted() / 1000);
 
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -56,10 +56,16 @@ fn a_recycled_address_is_never_valid_after_settling() {
             }
         });
         scope.spawn(|| {
+            let mut spins = 0u32;
             let enough = || count(&strict) >= wanted() && count(&weak_stale) > 0;
             while !enough() && Instant::now() < deadline {
                 if !unmapping.load(Ordering::SeqCst) {
-                    std::hint::spin_loop();
+                    // Not for long: on a loaded machine this may be the processor that the others wait for.
+                    spins += 1;
+                    match spins % 64 {
+                        0 => thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
                     continue;
                 }
                 let Some(start) = try_map(Some(place), len) else {
