@@ -12,9 +12,7 @@ use crate::support::*;
 /// How many recycled addresses are looked at strictly; a long run raises it.
 fn wanted() -> u64 {
     let variable = std::env::var("OARLOCK_MEMWATCH_RECYCLED").ok();
-    variable
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(5_000)
+    variable.and_then(|text| text.parse().ok()).unwrap_or(5_000)
 }
 
 /// R-MEM-5: after settling, no region is valid whose address a second thread got from the kernel meanwhile; without settling, some
