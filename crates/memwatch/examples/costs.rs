@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     print(
         "getppid, a bare system call",
         mean(1_000_000, || {
-            assert!(black_box(rustix::process::getppid()) != Some(rustix::process::getpid()))
+            let _ = black_box(rustix::process::getppid());
         }),
     );
     print(
