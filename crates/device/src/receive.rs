@@ -1,10 +1,11 @@
 //! From the port to the packet engines: batches of packets, each to its queue pair.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use oarlock_port::Batch;
 use oarlock_port::fault::DeviceFault;
+use oarlock_port::{Batch, Port};
 use oarlock_transport::QpType;
 use oarlock_wire::base::Operation;
 use oarlock_wire::{AddressVector, Opcode, Packet, Qpn, Time};
@@ -13,7 +14,7 @@ use crate::endpoint::Core;
 use crate::faults::Struck;
 use crate::groups::Group;
 use crate::locks::{lock, read, try_lock};
-use crate::mr::{Incoming, Ways};
+use crate::mr::{Incoming, Probe, Ways};
 use crate::qp::{QpInner, QpShared};
 use crate::qpn::slot_of;
 use crate::transport::QpMemory;
@@ -23,6 +24,8 @@ pub(crate) struct Receiver {
     batch: Batch,
     touched: Vec<Arc<QpShared>>,
     incoming: Incoming,
+    /// Of the batch in hand.
+    probe: Probe,
 }
 
 /// What a packet of the batch meets.
@@ -33,6 +36,7 @@ struct Arrival<'a> {
     /// Packets that follow it, the next of the same message in their order.
     following: &'a [Packet<'a>],
     fault: Option<DeviceFault>,
+    probe: &'a Probe,
 }
 
 impl Core {
@@ -44,12 +48,12 @@ impl Core {
         }
     }
 
-    /// As [`progress_inline`](Self::progress_inline), but no more than one batch: whoever waits for what it brings does not
-    /// wait until nothing comes any more.
+    /// As [`progress_inline`](Self::progress_inline), but takes one datagram or burst: for whoever waits for a single packet, and
+    /// not until nothing comes any more.
     pub(crate) fn progress_once(self: &Arc<Self>) {
         if let Some(mut receiver) = try_lock(&self.receiver) {
             self.polls.fetch_add(1, Ordering::Relaxed);
-            self.receive_batch(&mut receiver);
+            self.receive_batch(&mut receiver, Port::recv_one);
         }
     }
 
@@ -77,15 +81,19 @@ impl Core {
     /// Whether there was something.
     fn receive(self: &Arc<Self>, receiver: &mut Receiver) -> bool {
         (0..MAX_BATCHES)
-            .take_while(|_| self.receive_batch(receiver))
+            .take_while(|_| self.receive_batch(receiver, Port::recv))
             .count()
             > 0
     }
 
     /// Whether there was one.
-    fn receive_batch(self: &Arc<Self>, receiver: &mut Receiver) -> bool {
+    fn receive_batch(
+        self: &Arc<Self>,
+        receiver: &mut Receiver,
+        recv: impl FnOnce(&Port, &mut Batch) -> io::Result<usize>,
+    ) -> bool {
         let received = match read(&self.port).as_ref() {
-            Some(port) => port.recv(&mut receiver.batch),
+            Some(port) => recv(port, &mut receiver.batch),
             None => return false,
         };
         match received {
@@ -108,7 +116,9 @@ impl Core {
             batch,
             touched,
             incoming,
+            probe,
         } = receiver;
+        probe.renew();
         let slot = read(&self.port).as_ref().map(|port| port.slot());
         // Runs of one queue pair are the rule.
         let mut last: Option<Arc<QpShared>> = None;
@@ -135,6 +145,7 @@ impl Core {
                         packet: &packet,
                         following: &[],
                         fault,
+                        probe,
                     };
                     self.handle_multicast(&arrival, incoming, touched);
                     continue;
@@ -169,6 +180,7 @@ impl Core {
                 packet: &packet,
                 following: &following,
                 fault,
+                probe,
             };
             self.handle_packet(&arrival, qp, incoming, touched);
             following.clear();
@@ -223,6 +235,7 @@ impl Core {
             packet,
             following,
             fault,
+            probe,
         } = *arrival;
         if let Some(fault) = fault
             && self.strike(fault, from, qp) == Struck::Lost
@@ -241,7 +254,7 @@ impl Core {
             incoming: Some(incoming),
             outgoing: None,
         };
-        let mut memory = QpMemory::new(qp, &self.counters, held, ways);
+        let mut memory = QpMemory::new(qp, &self.counters, held, probe, ways);
         memory.go_on(following);
         transport.handle_packet(now, from, packet, &mut memory);
         // Nobody else has the queue pair in between: each finds what the one before it has left.

@@ -279,10 +279,10 @@ impl MemPort {
         })
     }
 
-    pub(crate) fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+    pub(crate) fn recv<const N: usize>(&self, batch: &mut Batch) -> io::Result<usize> {
         batch.clear();
         let mut used = 0;
-        while batch.is_empty() || used < batch.buffers_mut().len() {
+        while batch.is_empty() || used < batch.buffers_mut().len().min(N) {
             let Some(packet) = self.out.next_packet() else {
                 break;
             };

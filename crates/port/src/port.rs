@@ -1,5 +1,6 @@
 //! One slot's endpoint, whatever carries it.
 
+use crate::batch::MAX_BUFFERS;
 use crate::fault::{Faults, PortFaults};
 use crate::pcap::{Capture, PortTap};
 use crate::{Batch, Counters, MemPort, UdpPort};
@@ -73,9 +74,25 @@ impl Port {
     /// # Blocking
     /// Never: wait for [`as_fd`](AsFd::as_fd) to become readable.
     pub fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.recv_up_to::<MAX_BUFFERS>(batch)
+    }
+
+    /// As [`recv`](Self::recv), but takes no more than one datagram or burst from the socket. For who waits for a single
+    /// packet: the look for a second one costs as much as one that finds nothing.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn recv_one(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.recv_up_to::<1>(batch)
+    }
+
+    fn recv_up_to<const N: usize>(&self, batch: &mut Batch) -> io::Result<usize> {
         match self {
-            Self::Udp(port) => port.recv(batch),
-            Self::Mem(port) => port.recv(batch),
+            Self::Udp(port) => port.recv::<N>(batch),
+            Self::Mem(port) => port.recv::<N>(batch),
         }
     }
 

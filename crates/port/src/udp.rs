@@ -214,9 +214,10 @@ impl UdpPort {
         Ok(())
     }
 
-    pub(crate) fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+    /// See [`Port::recv`](crate::Port::recv); of `N` datagrams or bursts at most.
+    pub(crate) fn recv<const N: usize>(&self, batch: &mut Batch) -> io::Result<usize> {
         batch.clear();
-        let mut results = [Received::default(); crate::batch::MAX_BUFFERS];
+        let mut results = [Received::default(); N];
         // What is dropped must not make the queue look empty: go on, but not for ever.
         for _ in 0..ROUNDS {
             let n = receive_many(self.socket.as_fd(), batch.buffers_mut(), &mut results)?;

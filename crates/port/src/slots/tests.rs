@@ -254,6 +254,29 @@ fn too_few_descriptors_are_reported_with_the_remedy() {
 }
 
 #[test]
+fn one_datagram_at_a_time_leaves_the_rest() {
+    in_own_namespace(
+        "slots::tests::one_datagram_at_a_time_leaves_the_rest",
+        || {
+            let slots = UdpSlots::open().unwrap();
+            let (sender, receiver) = (borrow(&slots, 1), borrow(&slots, 2));
+            let mut batch = Batch::default();
+            assert_eq!(receiver.recv_one(&mut batch).unwrap(), 0);
+            for mark in 0..3 {
+                // Of different lengths: the kernel joins none of them.
+                let mut one = packet(2, mark);
+                one.resize(one.len() + 4 * mark as usize, 0);
+                sender.send(&path("127.0.0.1", "127.0.0.1"), &one).unwrap();
+            }
+            let deadline = Instant::now() + PATIENCE;
+            while receiver.recv_one(&mut batch).unwrap() == 0 && Instant::now() < deadline {}
+            assert_eq!(batch.len(), 1);
+            assert_eq!(marks(&receiver, 2).len(), 2);
+        },
+    );
+}
+
+#[test]
 fn a_burst_arrives_whole_with_right_icrcs_over_both_families() {
     in_own_namespace(
         "slots::tests::a_burst_arrives_whole_with_right_icrcs_over_both_families",

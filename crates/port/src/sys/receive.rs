@@ -24,24 +24,23 @@ pub(crate) struct Received {
     pub(crate) hop_limit: u8,
 }
 
-/// Receives up to `results.len()` datagrams without blocking, one into each buffer; returns their number, zero when
-/// there is none.
-pub(crate) fn receive_many(
+/// Receives up to `N` datagrams without blocking, one into each buffer; returns their number, zero when there is none.
+pub(crate) fn receive_many<const N: usize>(
     socket: BorrowedFd<'_>,
     buffers: &mut [Box<[u8]>],
-    results: &mut [Received],
+    results: &mut [Received; N],
 ) -> io::Result<usize> {
-    let count = buffers.len().min(results.len()).min(MAX);
-    let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; MAX];
-    let mut controls = [const { Control(MaybeUninit::uninit()) }; MAX];
+    let count = buffers.len().min(N);
+    let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; N];
+    let mut controls = [const { Control(MaybeUninit::uninit()) }; N];
     let mut vectors = [const {
         libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
         }
-    }; MAX];
+    }; N];
     // SAFETY: mmsghdr is a plain C structure of integers and pointers, for which all zero is a valid value.
-    let mut headers: [libc::mmsghdr; MAX] = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut headers: [libc::mmsghdr; N] = unsafe { MaybeUninit::zeroed().assume_init() };
     for i in 0..count {
         vectors[i] = libc::iovec {
             iov_base: buffers[i].as_mut_ptr().cast(),
@@ -182,4 +181,3 @@ const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;
 /// Room for packet info of both families, GRO size, traffic class and hop limit, with margin.
 const CONTROL_LEN: usize = 256;
-const MAX: usize = crate::batch::MAX_BUFFERS;
