@@ -45,7 +45,7 @@ use crate::groups::{Group, Groups};
 use crate::lead::{Lead, Leading};
 use crate::linger::Linger;
 use crate::locks::{lock, read, write};
-use crate::mr::Ways;
+use crate::mr::{Probe, Ways};
 use crate::qp::{Overruns, QpInner, QpShared};
 use crate::qpn::QpnTable;
 use crate::receive::Receiver;
@@ -430,7 +430,8 @@ impl Core {
                 incoming: None,
                 outgoing: Some(outgoing),
             };
-            let mut memory = QpMemory::new(qp, &self.counters, held, ways);
+            let probe = Probe::default();
+            let mut memory = QpMemory::new(qp, &self.counters, held, &probe, ways);
             let has_more = bursts.send_turn(transport, now, &mut memory, port, &self.counters);
             drop(memory);
             drop(standing);

@@ -36,6 +36,17 @@ pub enum Error {
         /// Its length.
         len: usize,
     },
+    /// The memory is watched, and was unmapped, moved or discarded since it was registered: it may be somebody else's by now.
+    #[error("range of {len} bytes at {addr:#x} is not the memory that was registered any more")]
+    Invalidated {
+        /// Start of the range.
+        addr: u64,
+        /// Its length.
+        len: usize,
+    },
+    /// The region's memory is watched: other memory needs a watch of its own.
+    #[error("the region's memory is watched: register other memory with a watch of its own")]
+    Watched,
     /// The system does not let a process copy to its own memory by system call.
     #[error(
         "this system forbids process_vm_readv on the own process ({source}): only memory allocated by the library can be registered"

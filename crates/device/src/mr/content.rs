@@ -4,7 +4,8 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::Region;
-use super::region::{Backing, Entered, Piece};
+use super::region::{Backing, Entered, Piece, Registration};
+use super::watched::{Held, Probe};
 use crate::error::Error;
 
 impl Region {
@@ -17,13 +18,16 @@ impl Region {
     ///
     /// # Errors
     /// `OutsideRegion`. `NotMapped`: memory of the program that has vanished, or is not writable; part of the bytes may have
-    /// been copied. `ForeignMemoryForbidden`.
+    /// been copied. `Invalidated`: memory that is watched, and was unmapped, moved or discarded. `ForeignMemoryForbidden`.
     ///
     /// # Blocking
     /// For the copy of a packet, and for its own.
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let piece = self.piece(offset, data.len())?;
-        let copied = self.exclusively().place(&[piece], data);
+        let registration = self.exclusively();
+        let held = self.hold(&registration)?;
+        let copied = registration.place(&[piece], data);
+        drop(held);
         self.complete(copied, piece)
     }
 
@@ -36,7 +40,10 @@ impl Region {
     /// As there.
     pub fn copy_out(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let piece = self.piece(offset, out.len())?;
-        let copied = self.for_looking().fetch(&[piece], out);
+        let registration = self.for_looking();
+        let held = self.hold(&registration)?;
+        let copied = registration.fetch(&[piece], out);
+        drop(held);
         self.complete(copied, piece)
     }
 
@@ -44,13 +51,15 @@ impl Region {
     /// an atomic operation of the device is seen whole.
     ///
     /// # Errors
-    /// `OutsideRegion`, `Misaligned`: its address in memory is not a multiple of 8. `NotMapped`, `ForeignMemoryForbidden`.
+    /// `OutsideRegion`, `Misaligned`: its address in memory is not a multiple of 8. `NotMapped`, `Invalidated`,
+    /// `ForeignMemoryForbidden`.
     ///
     /// # Blocking
     /// For the copy of a packet.
     pub fn load_u64(&self, offset: u64) -> Result<u64, Error> {
         let piece = self.word(offset)?;
         let registration = self.for_looking();
+        let _held = self.hold(&registration)?;
         match &registration.backing {
             Backing::Owned(memory) => {
                 let word = memory.word(offset).ok_or(Error::Misaligned { offset })?;
@@ -76,6 +85,7 @@ impl Region {
     pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
         let piece = self.word(offset)?;
         let registration = self.exclusively();
+        let _held = self.hold(&registration)?;
         let _atomics_wait = self.table.lock_atomics();
         match &registration.backing {
             Backing::Owned(memory) => {
@@ -118,6 +128,15 @@ impl Region {
     /// Placements for work requests only hold the guard shared: then looking must not.
     fn for_looking(&self) -> Entered<'_> {
         self.inner.enter_to_look().expect(ALIVE)
+    }
+
+    /// Asks, if somebody watches the memory, whether it is still there.
+    fn hold<'a>(&self, registration: &'a Registration) -> Result<Held<'a>, Error> {
+        let held = registration.hold(&Probe::default());
+        held.ok_or(Error::Invalidated {
+            addr: self.addr,
+            len: self.len as usize,
+        })
     }
 
     fn complete(&self, copied: io::Result<bool>, piece: Piece) -> Result<(), Error> {

@@ -10,6 +10,7 @@
 
 use std::io;
 
+use oarlock_memwatch::Validity;
 use oarlock_transport::AtomicOp;
 
 use crate::sys::{Direction, MAX_RANGES, Mapped, Pipe, Range, copy_own, populate};
@@ -22,6 +23,8 @@ pub(super) struct ForeignMemory {
     len: usize,
     /// The program has promised (see `Pd::register`) that the device may change these bytes.
     writable: bool,
+    /// What says whether the mapping is still that which was registered; `None`: nobody watches it.
+    validity: Option<Validity>,
 }
 
 impl ForeignMemory {
@@ -35,7 +38,17 @@ impl ForeignMemory {
             start,
             len,
             writable,
+            validity: None,
         }
+    }
+
+    /// The same memory for as long as it is valid.
+    pub(super) fn watched(self, validity: Option<Validity>) -> Self {
+        Self { validity, ..self }
+    }
+
+    pub(super) const fn validity(&self) -> Option<&Validity> {
+        self.validity.as_ref()
     }
 
     pub(super) const fn start(&self) -> u64 {

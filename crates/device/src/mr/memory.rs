@@ -13,6 +13,7 @@ use super::ahead::{Fetched, Following, Incoming, Outgoing, Place, Ways};
 use super::keys::index_of;
 use super::region::{Entered, Piece, RegionInner, Registration};
 use super::table::{Entry, RegionTable};
+use super::watched::Probe;
 use super::window::{self, WindowInner};
 use crate::counters::Counters;
 use crate::sys::{MAX_RANGES, Pipe};
@@ -26,6 +27,8 @@ pub(crate) struct PdMemory<'a> {
     remote_pd: u32,
     qpn: Qpn,
     counters: &'a Counters,
+    /// Which Watchers of the program's memory need not be asked any more.
+    probe: &'a Probe,
     /// What was looked up last. A message's packets, and the calls for one packet, name the same memory.
     last: Option<(u32, Entry)>,
     incoming: Option<&'a mut Incoming>,
@@ -46,6 +49,7 @@ impl<'a> PdMemory<'a> {
         pd: u32,
         qpn: Qpn,
         counters: &'a Counters,
+        probe: &'a Probe,
         ways: Ways<'a>,
     ) -> Self {
         Self {
@@ -54,6 +58,7 @@ impl<'a> PdMemory<'a> {
             remote_pd: pd,
             qpn,
             counters,
+            probe,
             last: None,
             incoming: ways.incoming,
             outgoing: ways.outgoing,
@@ -140,6 +145,7 @@ impl<'a> PdMemory<'a> {
         mut copy: impl FnMut(&Registration, &[Piece], usize, usize) -> io::Result<bool>,
     ) -> Result<(), MemoryError> {
         let (offset, len) = message;
+        let probe = self.probe;
         let mut skip = offset;
         let mut done = 0;
         let mut rest = sges.iter().peekable();
@@ -175,14 +181,17 @@ impl<'a> PdMemory<'a> {
                     None
                 };
             }
+            let unknown = MemoryError::InvalidKey(first.lkey);
+            let held = registration.hold(probe).ok_or(unknown)?;
             let copied = copy(&registration, &pieces[..count], done, done + total);
+            drop(held);
             // The address of the first of them; a list is short.
             let unmapped = MemoryError::Unmapped {
                 addr: registration.iova + pieces[0].offset,
                 len: total as u64,
             };
             if !is_complete(copied) {
-                return Err(unmapped);
+                return registration.judge(Err(unmapped), unknown);
             }
             done += total;
         }
@@ -223,7 +232,7 @@ impl<'a> PdMemory<'a> {
             addr: range.0,
             len: range.1,
         };
-        let (regions, pd, qpn) = (self.regions, self.remote_pd, self.qpn);
+        let (regions, pd, qpn, probe) = (self.regions, self.remote_pd, self.qpn, self.probe);
         match self.lookup(rkey.0).ok_or(unknown)? {
             Entry::Region(region) => {
                 let registration = enter(region, access).ok_or(unknown)?;
@@ -235,7 +244,10 @@ impl<'a> PdMemory<'a> {
                 }
                 let piece = registration.piece(range.0, range.1).ok_or(outside)?;
                 check_word(access, range.0, &registration, piece)?;
-                then(regions, &registration, piece)
+                let held = registration.hold(probe).ok_or(unknown)?;
+                let done = then(regions, &registration, piece);
+                drop(held);
+                registration.judge(done, unknown)
             }
             Entry::Window(window) => {
                 let state = window.enter().ok_or(unknown)?;
@@ -247,7 +259,10 @@ impl<'a> PdMemory<'a> {
                 let region = binding.region.upgrade().ok_or(unknown)?;
                 let registration = enter(&region, access).ok_or(unknown)?;
                 check_word(access, range.0, &registration, within)?;
-                then(regions, &registration, within)
+                let held = registration.hold(probe).ok_or(unknown)?;
+                let done = then(regions, &registration, within);
+                drop(held);
+                registration.judge(done, unknown)
             }
         }
     }

@@ -11,6 +11,7 @@
 //!             └───────> WindowInner ──guard── Binding
 //!                          window.rs
 //! ```
+//! Memory of the program can be watched besides (`watched.rs`): then its keys end when its mapping does.
 //! Every access (`memory.rs`) resolves its key anew, and checks protection domain, access right and bounds. It holds the
 //! guards while it copies: see `region.rs` for what that means for the program. Of memory of the program several packets' bytes
 //! are copied at once (`ahead.rs`). A copy between two processes of one host that leaves out packets does not exist yet:
@@ -31,6 +32,7 @@ mod owned;
 mod region;
 mod register;
 mod table;
+mod watched;
 mod window;
 
 use std::ptr::NonNull;
@@ -49,6 +51,7 @@ pub(crate) use memory::PdMemory;
 pub use oarlock_transport::AccessFlags as Access;
 pub use register::{Reregistration, Translation};
 pub(crate) use table::{KeyHasher, MAX_REGIONS, RegionTable};
+pub(crate) use watched::Probe;
 pub use window::{Bound, Window, WindowType};
 
 /// A registered range of memory.

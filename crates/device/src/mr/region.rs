@@ -22,6 +22,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use oarlock_memwatch::Validity;
 use oarlock_transport::{AccessFlags, AtomicOp};
 
 use super::access::is_offered;
@@ -174,6 +175,14 @@ impl RegionInner {
         self.check_unbound()?;
         self.close();
         Ok(())
+    }
+
+    /// What says whether its memory is still there, if anybody watches it.
+    pub(super) fn validity(&self) -> Option<Validity> {
+        match &read(&self.guard).backing {
+            Backing::Owned(_) => None,
+            Backing::Foreign(memory) => memory.validity().cloned(),
+        }
     }
 
     fn check_unbound(&self) -> Result<(), Error> {

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use oarlock_memwatch::Validity;
+
 use super::access;
 use super::foreign::ForeignMemory;
 use super::owned::OwnedMemory;
 use super::region::{Backing, RegionInner, Registration};
 use super::table::RegionTable;
+use super::watched::is_lost;
 use super::{Access, Region};
 use crate::error::Error;
 use crate::pd::Pd;
@@ -95,7 +98,41 @@ impl Pd {
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register(&self, addr: u64, len: usize, access: Access) -> Result<Region, Error> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.register_named(addr, len, None, access) }
+        unsafe { self.register_named(addr, len, None, access, None) }
+    }
+
+    /// As [`register`](Self::register), for as long as `validity` is true: when the program unmaps, moves or discards memory of
+    /// the range, the region's keys stop working, before its Watcher's event can be read.
+    ///
+    /// The Watcher has watched all of the range since before this call. It is asked
+    /// ([`Validity::settle`](oarlock_memwatch::Validity::settle)) once for each batch of packets that uses such a region, and the
+    /// call that unmaps waits for a copy that is under way: once it has returned, no byte is copied into or out of what comes
+    /// to lie at the address. Requests that still name the region end with a local protection error, requests of peers with a
+    /// remote access error; windows that are bound to it stop, too. Nobody deregisters it: it stays in the table until its
+    /// handle goes.
+    ///
+    /// Other regions cost nothing more for it.
+    ///
+    /// # Errors
+    /// As there. `Invalidated`: memory of the range was unmapped, moved or discarded since it is watched, or its Watcher has
+    /// ended.
+    ///
+    /// # Blocking
+    /// For a change of watched memory that is under way.
+    ///
+    /// # Safety
+    /// As there, but the range may be re-used for other memory, if that is a change which the Watcher can see.
+    pub unsafe fn register_watched(
+        &self,
+        addr: u64,
+        len: usize,
+        access: Access,
+        validity: Validity,
+    ) -> Result<Region, Error> {
+        // SAFETY: the caller's promise is the same, and memory that comes to lie there later is not touched.
+        let region = unsafe { self.register_named(addr, len, None, access, Some(validity))? };
+        region.check_valid()?;
+        Ok(region)
     }
 
     /// As [`register`](Self::register); work requests and peers count addresses from `iova`.
@@ -116,7 +153,7 @@ impl Pd {
         access: Access,
     ) -> Result<Region, Error> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.register_named(addr, len, Some(iova), access) }
+        unsafe { self.register_named(addr, len, Some(iova), access, None) }
     }
 
     unsafe fn register_named(
@@ -125,6 +162,7 @@ impl Pd {
         len: usize,
         iova: Option<u64>,
         access: Access,
+        validity: Option<Validity>,
     ) -> Result<Region, Error> {
         access::check(access)?;
         if access.contains(Access::ON_DEMAND) && addr == 0 && len == usize::MAX {
@@ -133,7 +171,7 @@ impl Pd {
         self.check_len(len)?;
         let iova = iova_of(addr, len, iova, access)?;
         // SAFETY: the caller's promise is the one that `foreign` asks for.
-        let memory = unsafe { foreign(addr, len, access)? };
+        let memory = unsafe { foreign(addr, len, access, validity)? };
         self.enter(addr, iova, len, access, Backing::Foreign(memory))
     }
 
@@ -215,7 +253,8 @@ impl Region {
     ///
     /// # Errors
     /// `WindowsBound`: windows are bound to the region, so many. `OtherContext`: the protection domain. `OwnMemory`: another
-    /// translation of memory that the library allocated. Those of [`Pd::register`], for the new translation and rights.
+    /// translation of memory that the library allocated. `Watched`: another translation of memory that is watched
+    /// ([`reregister_watched`](Self::reregister_watched)); `Invalidated`: it was taken away. Those of [`Pd::register`], for the new translation and rights.
     ///
     /// # Blocking
     /// For the rest of a copy of at most one packet, and of bursts that are being built.
@@ -225,6 +264,40 @@ impl Region {
     /// [`as_ptr`](Self::as_ptr) is used any more.
     #[doc(alias = "ibv_rereg_mr")]
     pub unsafe fn reregister(&mut self, changes: &Reregistration<'_>) -> Result<(), Error> {
+        if changes.translation.is_some() && self.inner.validity().is_some() {
+            return Err(Error::Watched);
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.reregister_named(changes, None) }
+    }
+
+    /// As [`reregister`](Self::reregister): from now on the region is valid as long as `validity`, which is of the memory from
+    /// now on; see [`Pd::register_watched`]. The region may have been invalidated before, or not been watched.
+    ///
+    /// # Errors
+    /// As there. `Invalidated`: the memory from now on was changed since it is watched; then the region is as it was.
+    ///
+    /// # Blocking
+    /// As there.
+    ///
+    /// # Safety
+    /// As [`Pd::register_watched`], for the memory and the rights from now on.
+    pub unsafe fn reregister_watched(
+        &mut self,
+        changes: &Reregistration<'_>,
+        validity: Validity,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.reregister_named(changes, Some(validity)) }
+    }
+
+    /// # Safety
+    /// As [`reregister`](Self::reregister).
+    unsafe fn reregister_named(
+        &mut self,
+        changes: &Reregistration<'_>,
+        watched_anew: Option<Validity>,
+    ) -> Result<(), Error> {
         let access = changes.access.unwrap_or(self.access);
         access::check(access)?;
         let pd = match changes.pd {
@@ -237,12 +310,18 @@ impl Region {
             None => None,
         };
         let (addr, len, iova) = self.translated(changes, access)?;
-        let backing = match (&self.own, changes.translation) {
-            (Some(_), Some(_)) => return Err(Error::OwnMemory),
-            (Some(_), None) => None,
-            (None, None) if changes.access.is_none() => None,
-            // SAFETY: the caller's promise is the one that `foreign` asks for.
-            (None, _) => Some(Backing::Foreign(unsafe { foreign(addr, len, access)? })),
+        let is_elsewhere = changes.translation.is_some() || watched_anew.is_some();
+        let validity = watched_anew.or_else(|| self.inner.validity());
+        if validity.as_ref().is_some_and(is_lost) {
+            return Err(Error::Invalidated { addr, len });
+        }
+        let backing = match &self.own {
+            Some(_) if is_elsewhere => return Err(Error::OwnMemory),
+            None if is_elsewhere || changes.access.is_some() => {
+                // SAFETY: the caller's promise is the one that `foreign` asks for.
+                Some(unsafe { foreign(addr, len, access, validity)? })
+            }
+            Some(_) | None => None,
         };
         let is_renamed = changes.translation.is_some() || iova != self.iova;
         let mut key = self.key;
@@ -258,7 +337,7 @@ impl Region {
                 registration.pd = pd;
             }
             if let Some(backing) = backing {
-                registration.backing = backing;
+                registration.backing = Backing::Foreign(backing);
             }
         })?;
         self.table.wait_for_leaving();
@@ -268,6 +347,17 @@ impl Region {
         self.len = len as u64;
         self.access = access;
         Ok(())
+    }
+
+    /// Refuses a region whose memory was taken away meanwhile.
+    fn check_valid(&self) -> Result<(), Error> {
+        match self.inner.validity() {
+            Some(validity) if is_lost(&validity) => Err(Error::Invalidated {
+                addr: self.addr,
+                len: self.len as usize,
+            }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Address, length and the address that peers use, from now on.
@@ -297,7 +387,12 @@ impl Region {
 ///
 /// # Safety
 /// See [`Pd::register`].
-unsafe fn foreign(addr: u64, len: usize, access: Access) -> Result<ForeignMemory, Error> {
+unsafe fn foreign(
+    addr: u64,
+    len: usize,
+    access: Access,
+    validity: Option<Validity>,
+) -> Result<ForeignMemory, Error> {
     // Beyond the last page there is never user memory, so page rounding cannot overflow either.
     let room = (len as u64).checked_add(0xffff);
     if room.and_then(|room| addr.checked_add(room)).is_none() {
@@ -313,7 +408,7 @@ unsafe fn foreign(addr: u64, len: usize, access: Access) -> Result<ForeignMemory
                 _ => Error::ForeignMemoryForbidden { source },
             })?;
     }
-    Ok(memory)
+    Ok(memory.watched(validity))
 }
 
 /// Where addresses of the region count from. The end of the region may be the end of the address space.

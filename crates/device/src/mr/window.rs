@@ -387,6 +387,9 @@ fn tie_to_region(
     if registration.key != bind.region.0 || registration.pd != window.pd {
         return Err(unknown);
     }
+    if registration.is_lost() {
+        return Err(unknown);
+    }
     let region_access = registration.access;
     if !region_access.contains(AccessFlags::MW_BIND) {
         return Err(MemoryError::BindRefused(

@@ -8,7 +8,7 @@ use oarlock_transport::{
 use oarlock_wire::{Packet, RKey, Srqn};
 
 use crate::counters::Counters;
-use crate::mr::{PdMemory, Ways};
+use crate::mr::{PdMemory, Probe, Ways};
 use crate::qp::QpShared;
 use crate::srq::SrqShared;
 
@@ -25,13 +25,14 @@ impl<'a> QpMemory<'a> {
         qp: &'a QpShared,
         counters: &'a Counters,
         held: &'a mut Option<Arc<SrqShared>>,
+        probe: &'a Probe,
         ways: Ways<'a>,
     ) -> Self {
         let regions = qp.pd().context().regions();
         Self {
             qp,
             counters,
-            own: PdMemory::new(regions, qp.pd().id(), qp.qpn(), counters, ways),
+            own: PdMemory::new(regions, qp.pd().id(), qp.qpn(), counters, probe, ways),
             held,
         }
     }

@@ -21,6 +21,7 @@ use crate::counters::Counters;
 struct Domain {
     regions: Arc<RegionTable>,
     counters: Counters,
+    probe: Probe,
 }
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
@@ -38,6 +39,7 @@ impl Domain {
         Self {
             regions: Arc::new(RegionTable::new()),
             counters: Counters::default(),
+            probe: Probe::default(),
         }
     }
 
@@ -96,7 +98,8 @@ impl Domain {
     }
 
     fn memory_by<'a>(&'a self, ways: Ways<'a>) -> PdMemory<'a> {
-        PdMemory::new(&self.regions, PD, QPN, &self.counters, ways)
+        self.probe.renew();
+        PdMemory::new(&self.regions, PD, QPN, &self.counters, &self.probe, ways)
     }
 
     fn memory(&self) -> PdMemory<'_> {
@@ -104,7 +107,15 @@ impl Domain {
     }
 
     fn memory_of(&self, pd: u32, qpn: Qpn) -> PdMemory<'_> {
-        PdMemory::new(&self.regions, pd, qpn, &self.counters, Ways::NONE)
+        self.probe.renew();
+        PdMemory::new(
+            &self.regions,
+            pd,
+            qpn,
+            &self.counters,
+            &self.probe,
+            Ways::NONE,
+        )
     }
 }
 
