@@ -430,7 +430,7 @@ impl Core {
                 incoming: None,
                 outgoing: Some(outgoing),
             };
-            let probe = Probe::default();
+            let probe = Probe::new();
             let mut memory = QpMemory::new(qp, &self.counters, held, &probe, ways);
             let has_more = bursts.send_turn(transport, now, &mut memory, port, &self.counters);
             drop(memory);

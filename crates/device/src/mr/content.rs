@@ -132,7 +132,7 @@ impl Region {
 
     /// Asks, if somebody watches the memory, whether it is still there.
     fn hold<'a>(&self, registration: &'a Registration) -> Result<Held<'a>, Error> {
-        let held = registration.hold(&Probe::default());
+        let held = registration.hold(&Probe::new());
         held.ok_or(Error::Invalidated {
             addr: self.addr,
             len: self.len as usize,

@@ -29,6 +29,12 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
+    pub(crate) const fn new() -> Self {
+        Self {
+            asked: [const { AtomicU64::new(0) }; REMEMBERED],
+        }
+    }
+
     /// Another batch begins.
     pub(crate) fn renew(&self) {
         for asked in &self.asked {

@@ -32,6 +32,8 @@ const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
 const PD: u32 = 1;
 const QPN: Qpn = Qpn::truncate(0x100);
+/// For tests without memory that is watched.
+static PROBE: Probe = Probe::new();
 const OTHER_QPN: Qpn = Qpn::truncate(0x101);
 
 impl Domain {
@@ -39,7 +41,7 @@ impl Domain {
         Self {
             regions: Arc::new(RegionTable::new()),
             counters: Counters::default(),
-            probe: Probe::default(),
+            probe: Probe::new(),
         }
     }
 

@@ -60,7 +60,14 @@ fn reregister(region: &mut Region, changes: &Reregistration<'_>) -> Result<(), E
 }
 
 fn memory<'a>(pd: &'a Pd, counters: &'a Counters) -> PdMemory<'a> {
-    PdMemory::new(pd.context().regions(), pd.id(), QPN, counters, Ways::NONE)
+    PdMemory::new(
+        pd.context().regions(),
+        pd.id(),
+        QPN,
+        counters,
+        &PROBE,
+        Ways::NONE,
+    )
 }
 
 #[test]
@@ -441,9 +448,16 @@ fn a_failed_re_registration_leaves_everything() {
         len: 8,
         access: AccessFlags::REMOTE_READ,
     };
-    PdMemory::new(pd.context().regions(), pd.id(), QPN, &counters, Ways::NONE)
-        .bind(&bind)
-        .expect("bind");
+    PdMemory::new(
+        pd.context().regions(),
+        pd.id(),
+        QPN,
+        &counters,
+        &PROBE,
+        Ways::NONE,
+    )
+    .bind(&bind)
+    .expect("bind");
     for changes in [
         Reregistration {
             access: Some(LOCAL),
