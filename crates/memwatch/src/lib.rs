@@ -47,6 +47,7 @@
 
 #![deny(unsafe_code)]
 
+mod cache;
 mod capabilities;
 mod error;
 mod event;
@@ -61,6 +62,10 @@ mod sys;
 mod table;
 mod watcher;
 
+pub use cache::{
+    CacheError, CacheOptions, CacheStatistics, Fallback, Handle, KeptHandle, Lookup, MrCache,
+    Registrar,
+};
 pub use capabilities::{Capabilities, Mode};
 pub use error::{Error, Reason};
 pub use event::{Deregistered, Event, Invalidation, Kind, Policy};
