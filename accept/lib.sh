@@ -50,6 +50,15 @@ need() {
   echo "not run: $2 is not installed" >&2
   case ",${OARLOCK_REQUIRE:-}," in *,"$1",*) exit 1 ;; *) exit 0 ;; esac
 }
+# memory_test NAME: the path of a built test of crate memwatch; OARLOCK_MEMORY_TESTS is a folder that has them.
+memory_test() {
+  if [ -n "${OARLOCK_MEMORY_TESTS:-}" ]; then
+    echo "$OARLOCK_MEMORY_TESTS/$1"
+  else
+    (cd "$here" && cargo test --release --locked -q -p oarlock-memwatch --test "$1" --no-run --message-format=json 2>/dev/null) |
+      python3 -c 'import json,sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable")][-1])'
+  fi
+}
 gone() { ! kill -0 "$1" 2>/dev/null; }
 # ended PID: waits for a child; its exit status is then in $s.
 ended() { s=0; wait "$1" || s=$?; }

@@ -1,15 +1,11 @@
 #!/usr/bin/env bash
 # Which operation on which kind of memory is seen, done cell by cell; and the table of docs/memory-events.md says the same as the test printed.
-# OARLOCK_OPERATIONS is the built test. The command that writes the table anew, from what the test promises and proves:
+# The command that writes the table anew, from what the test promises and proves:
 #   OARLOCK_UPDATE=1 cargo test -p oarlock-memwatch --test operations the_documentation_has_the_table
 OARLOCK_ACCEPT_HERE=1
 OARLOCK=none
 . "$(dirname "$0")/lib.sh"
-operations=${OARLOCK_OPERATIONS:-}
-if [ -z "$operations" ]; then
-  operations=$(cd "$here" && cargo test --locked -q -p oarlock-memwatch --test operations --no-run --message-format=json 2>/dev/null |
-    python3 -c 'import json,sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable")][-1])')
-fi
+operations=$(memory_test operations)
 table() { # table OUT: does all cells of both modes
   timeout 120 env ${preload:+LD_PRELOAD="$preload"} "$operations" every_cell --nocapture --test-threads 1 >"$1.out" 2>"$1.err"
 }
