@@ -10,6 +10,7 @@
 //!      |  read_events, settle, deregister_notified
 //!      |  Table: ranges, cookies, queue            table.rs      behind Lock (lock.rs)
 //!      |  Marks: what is valid, one load           marks.rs      never in a forked child
+//!      |  Holds: who copies, and must be waited for      hold.rs      two atomic operations
 //!      |  Reader: the thread that reads events     reader.rs     never allocates, never waits for the lock
 //!      |  GenerationPage                           generation.rs also of other processes
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
@@ -52,6 +53,7 @@ mod capabilities;
 mod error;
 mod event;
 mod generation;
+mod hold;
 mod lock;
 mod marks;
 mod promise;
@@ -70,6 +72,7 @@ pub use capabilities::{Capabilities, Mode};
 pub use error::{Error, Reason};
 pub use event::{Deregistered, Event, Invalidation, Kind, Policy};
 pub use generation::GenerationPage;
+pub use hold::Hold;
 pub use promise::{Mapping, Operation, Promise};
 pub use region::{Region, Validity};
 pub use shared::Statistics;

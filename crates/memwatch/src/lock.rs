@@ -16,7 +16,9 @@ pub(crate) struct OwnerDied;
 /// Mutual exclusion over `T`. Not for use in a forked child.
 ///
 /// The word decides who may enter, and names the owner; the mutex inside is only ever taken by that thread.
+/// In cache lines of its own: others of the same structure are read all the time.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Lock<T> {
     word: AtomicU32,
     lost: AtomicBool,

@@ -14,7 +14,8 @@ use crate::shared::Shared;
 use crate::sys::{Message, Userfaultfd};
 
 /// Reads until `stop` becomes readable.
-pub(crate) fn run(shared: &Shared, userfaultfd: &Userfaultfd, stop: &OwnedFd) {
+pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
+    let userfaultfd = &shared.userfaultfd;
     let mut backlog = Backlog::new();
     shared.started.store(true, Ordering::Release);
     loop {
@@ -30,6 +31,7 @@ pub(crate) fn run(shared: &Shared, userfaultfd: &Userfaultfd, stop: &OwnedFd) {
         }
         if backlog.is_empty() {
             shared.reading.begin();
+            backlog.overflowed = !shared.wait_for_holds();
         }
         backlog.fill(userfaultfd);
         if backlog.deliver(shared) {

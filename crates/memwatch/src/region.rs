@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::error::Error;
+use crate::hold::Hold;
 use crate::marks::Marks;
 use crate::shared::Shared;
-use crate::sys::Userfaultfd;
 
 /// A range that is watched until it is deregistered or this is dropped.
 ///
@@ -15,8 +15,6 @@ use crate::sys::Userfaultfd;
 #[must_use = "dropping a region deregisters it"]
 #[derive(Debug)]
 pub struct Region {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) userfaultfd: Weak<Userfaultfd>,
     pub(crate) validity: Validity,
     pub(crate) range: Range<usize>,
     pub(crate) cookie: u64,
@@ -59,18 +57,19 @@ impl Region {
     }
 
     fn end(&self) -> Result<u64, Error> {
-        let Validity { slot, serial, .. } = self.validity;
-        let userfaultfd = self.userfaultfd.upgrade();
-        let mut table = self.shared.enter()?;
-        if !table.is_current(slot, serial) {
+        let Validity {
+            shared,
+            slot,
+            serial,
+            ..
+        } = &self.validity;
+        let mut table = shared.enter()?;
+        if !table.is_current(*slot, *serial) {
             return Err(Error::UnknownCookie {
                 cookie: self.cookie,
             });
         }
-        Ok(self
-            .shared
-            .remove(&mut table, userfaultfd.as_deref(), slot)
-            .reported)
+        Ok(shared.remove(&mut table, *slot).reported)
     }
 }
 
@@ -84,8 +83,11 @@ impl Drop for Region {
 }
 
 /// Whether a region is valid: one load, from any thread.
+///
+/// It keeps three descriptors and the table of its Watcher in existence, but neither the Watcher nor its thread.
 #[derive(Clone)]
 pub struct Validity {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) marks: Marks,
     pub(crate) slot: u32,
     pub(crate) serial: u64,
@@ -95,9 +97,71 @@ impl Validity {
     /// False once the region was invalidated or deregistered, or its Watcher ended or broke; always false in a forked child.
     /// Becomes false before the event can be read, and never true again.
     ///
-    /// A change whose event nobody has read yet is not included: [`Watcher::settle`](crate::Watcher::settle) first, to be sure.
+    /// A change whose event nobody has read yet is not included: [`settle`](Self::settle) first, to be sure.
     pub fn is_valid(&self) -> bool {
         self.marks.is_set(self.slot, self.serial)
+    }
+
+    /// [`Watcher::settle`](crate::Watcher::settle) of the region's Watcher: after it, [`is_valid`](Self::is_valid) is the strict
+    /// answer, and [`hold`](Self::hold) refuses what had changed. One call answers for all regions of the Watcher.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Broken`], [`Error::Ended`]: no region is valid.
+    ///
+    /// # Blocking
+    /// As [`Watcher::settle`](crate::Watcher::settle). Not while this thread has a [`Hold`].
+    pub fn settle(&self) -> Result<(), Error> {
+        self.shared.settle()
+    }
+
+    /// Keeps every call that changes the region from returning, until the result is dropped. `None`: the region is not valid.
+    ///
+    /// For who copies to or from the region while the program may free it: bytes that are copied under a hold never arrive in
+    /// memory that the program was given after a call had returned that took the region away. Such a call (munmap, mmap over it,
+    /// mremap, madvise) has already removed the pages, and waits: the copy itself has to cope with memory that is not there, as
+    /// process_vm_readv and process_vm_writev do. Not covered is what another thread maps at that address while the call waits.
+    ///
+    /// [`settle`](Self::settle) first: without it, a region is held whose event nobody has read yet. Its call cannot return either,
+    /// but another thread may have been given the address long ago.
+    ///
+    /// A hold is for microseconds: one copy. While this thread has one, it must not unmap or discard watched memory (nor let an
+    /// allocator do so), take another hold, or make any other call of this crate. Whoever reads events waits 500 ms for it; then
+    /// all regions of the Watcher are invalidated, the holds that live are not waited for any more and hold nothing, and
+    /// [`Statistics::holds_given_up`](crate::Statistics::holds_given_up) counts them. So a thread that is killed under a hold costs
+    /// this once, and nobody hangs.
+    ///
+    /// # Blocking
+    /// Two atomic operations, and no system call, if no event is being read; else until it is read and marked.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_memwatch::{Policy, Watcher};
+    /// # let Ok(watcher) = Watcher::new() else { return };
+    /// let memory = vec![1u8; 1 << 20];
+    /// let region = watcher.register(memory.as_ptr() as usize, memory.len(), 7, Policy::Report).unwrap();
+    /// let validity = region.validity();
+    /// validity.settle().unwrap();
+    /// match validity.hold() {
+    ///     Some(_hold) => { /* copy */ }
+    ///     None => { /* refuse */ }
+    /// }
+    /// drop(memory);
+    /// validity.settle().unwrap();
+    /// assert!(validity.hold().is_none());
+    /// ```
+    pub fn hold(&self) -> Option<Hold<'_>> {
+        loop {
+            let hold = self.shared.holds.begin();
+            // Looked at after it was counted; see the module.
+            if !self.shared.is_reading() {
+                return self.is_valid().then_some(hold);
+            }
+            drop(hold);
+            if !self.is_valid() {
+                return None;
+            }
+            self.shared.wait_for_marks().ok()?;
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::error::Error;
 use crate::event::{Deregistered, Kind};
 use crate::generation::Generation;
+use crate::hold::Holds;
 use crate::lock::{Guard, Lock};
 use crate::marks::Marks;
 use crate::sys::{Message, Report, Userfaultfd, page_size};
@@ -31,12 +32,16 @@ pub struct Statistics {
     pub helped: u64,
     /// Times that more was reported than could be kept, so that all regions were invalidated.
     pub overflows: u64,
+    /// Holds that were not waited for any longer; each time, all regions were invalidated: [`Validity::hold`](crate::Validity::hold).
+    pub holds_given_up: u64,
     /// Registrations that watch whole mappings, for want of mappings or because of their page size.
     pub widened: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The kernel's end. After the Watcher has ended, a descriptor of something else.
+    pub(crate) userfaultfd: Userfaultfd,
     table: Lock<Table>,
     pub(crate) marks: Marks,
     pub(crate) generation: Generation,
@@ -46,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) reading: Busy,
     /// A thread that holds the lock has one.
     helping: Busy,
+    /// Who must be waited for before events are read.
+    pub(crate) holds: Holds,
     /// The reader runs: what starting a thread allocates and frees is over.
     pub(crate) started: AtomicBool,
     ended: AtomicBool,
@@ -56,16 +63,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(max_regions: usize, park_above: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        userfaultfd: Userfaultfd,
+        max_regions: usize,
+        park_above: usize,
+    ) -> Result<Self, Error> {
         let marks = Marks::new(max_regions).map_err(|e| Error::system("mmap", e))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self {
+            userfaultfd,
             table: Lock::new(Table::new(marks.clone())),
             marks,
             generation: Generation::new()?,
             ready: eventfd(0, flags).map_err(|e| Error::system("eventfd", e))?,
             reading: Busy::new(),
             helping: Busy::new(),
+            holds: Holds::new(),
             started: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
@@ -138,21 +151,34 @@ impl Shared {
         self.ended.store(true, Ordering::SeqCst);
         self.marks.clear_all();
         self.generation.grow();
+        if !self.holds.wait() {
+            self.holds.give_up();
+        }
         drop(table);
     }
 
     /// Returns when every change that was complete, or whose address was reused, before the call is marked and queued.
-    pub(crate) fn settle(&self, userfaultfd: &Userfaultfd) -> Result<(), Error> {
+    pub(crate) fn settle(&self) -> Result<(), Error> {
         let mut patience = Patience::new();
         self.check()?;
         // The order matters. A change that concerns us has raised the kernel's count; the count is zero only after its event was
         // read, and who reads is busy from before the read until it is marked.
-        while userfaultfd.is_changing() {
-            if self.help(userfaultfd)? == 0 {
+        while self.userfaultfd.is_changing() {
+            if self.help()? == 0 {
                 // Read by somebody else, or the caller has not woken up yet.
                 patience.wait();
             }
         }
+        self.wait_for_marks()
+    }
+
+    /// Whether somebody has read events that are not marked yet, or is about to.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reading.turn().is_some() || self.helping.turn().is_some()
+    }
+
+    /// Returns when what had been read before is marked.
+    pub(crate) fn wait_for_marks(&self) -> Result<(), Error> {
         if let Some(turn) = self.helping.turn() {
             // Helpers hold the lock, which notices their death.
             drop(self.enter()?);
@@ -173,11 +199,12 @@ impl Shared {
     }
 
     /// Reads and marks what is there; returns how many messages there were.
-    fn help(&self, userfaultfd: &Userfaultfd) -> Result<usize, Error> {
+    fn help(&self) -> Result<usize, Error> {
         let mut table = self.enter()?;
         let mut messages = [Message::default(); 16];
         self.helping.begin();
-        let read = userfaultfd.read(&mut messages);
+        self.end_holds(&mut table);
+        let read = self.userfaultfd.read(&mut messages);
         if let Ok(n @ 1..) = read {
             table.counts().helped += 1;
             self.apply(&mut table, &messages[..n]);
@@ -210,6 +237,24 @@ impl Shared {
         self.signal(had_unread, table);
     }
 
+    /// Returns when no hold lives any more that began before; as the last resort, with everything invalid.
+    fn end_holds(&self, table: &mut Table) {
+        if !self.holds.wait() {
+            self.apply_overflow(table);
+            self.holds.give_up();
+        }
+    }
+
+    /// The same for the reader, without the lock. False: everything is invalid, and [`apply_overflow`](Self::apply_overflow) has to follow. Allocates nothing.
+    pub(crate) fn wait_for_holds(&self) -> bool {
+        let over = self.holds.wait();
+        if !over {
+            self.marks.clear_all();
+            self.holds.give_up();
+        }
+        over
+    }
+
     /// Keeps `ready` in step with the queue.
     pub(crate) fn signal(&self, had_unread: bool, table: &Table) {
         // The descriptor is ours, does not block and counts to 2^64: neither call can fail.
@@ -221,47 +266,37 @@ impl Shared {
     }
 
     /// Deregisters a live region.
-    pub(crate) fn remove(
-        &self,
-        table: &mut Table,
-        userfaultfd: Option<&Userfaultfd>,
-        slot: u32,
-    ) -> Deregistered {
+    pub(crate) fn remove(&self, table: &mut Table, slot: u32) -> Deregistered {
         let had_unread = table.has_unread();
         let removed = table.remove(slot);
         self.signal(had_unread, table);
-        self.unwatch(table, userfaultfd, &removed);
+        self.unwatch(table, &removed);
         removed.report
     }
 
     /// Takes out the regions that ended by themselves.
-    pub(crate) fn sweep(&self, table: &mut Table, userfaultfd: &Userfaultfd) {
+    pub(crate) fn sweep(&self, table: &mut Table) {
         while let Some(removed) = table.remove_ended() {
-            self.unwatch(table, Some(userfaultfd), &removed);
+            self.unwatch(table, &removed);
         }
     }
 
     /// Ends the kernel's watch of what no other region needs.
-    pub(crate) fn unwatch(
-        &self,
-        table: &Table,
-        userfaultfd: Option<&Userfaultfd>,
-        removed: &Removed,
-    ) {
+    pub(crate) fn unwatch(&self, table: &mut Table, removed: &Removed) {
         let pages = whole_pages(&removed.range);
         let parked = removed.widened || pages.len() > self.park_above;
-        let (Some(userfaultfd), false, false) =
-            (userfaultfd, parked, self.widening.load(Ordering::Relaxed))
-        else {
+        if parked || self.widening.load(Ordering::Relaxed) {
             return;
-        };
+        }
+        // Calls that change this memory do not wait any more: who copies under a hold has to be through.
+        self.end_holds(table);
         // What was unmapped may be another userfaultfd's by now, and older kernels let anyone end its watch.
         let mut kept: Vec<_> = removed.gone.iter().map(whole_pages).collect();
         kept.extend(table.overlapping(&pages).iter().map(whole_pages));
         kept.sort_by_key(|range| range.start);
         // Nothing may be mapped there any more, or no mapping left to split: it stays watched, which only costs time.
         let unregister = |range: Range<usize>| {
-            let _ = userfaultfd.unregister(&range);
+            let _ = self.userfaultfd.unregister(&range);
         };
         let mut from = pages.start;
         for range in kept {
@@ -314,14 +349,14 @@ impl Busy {
 }
 
 /// Waiting for another thread that needs the processor for microseconds.
-struct Patience(u32);
+pub(crate) struct Patience(u32);
 
 impl Patience {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(0)
     }
 
-    fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         self.0 += 1;
         match self.0 {
             ..50 => std::thread::yield_now(),

@@ -50,7 +50,6 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
-    userfaultfd: Arc<Userfaultfd>,
     /// Keeps the userfaultfd from children. Taken by drop.
     kept: Option<Slot>,
     /// Taken by drop.
@@ -82,28 +81,27 @@ impl Watcher {
             ..options
         };
         let capabilities = Capabilities::up_to(options.best_mode)?;
-        let shared = Arc::new(Shared::new(options.max_regions, options.park_above)?);
         let features = capabilities.mode().features();
-        let userfaultfd = Arc::new(Userfaultfd::open(features).map_err(unavailable)?);
-        let kept = sys::keep_from_children(userfaultfd.as_fd())
+        let userfaultfd = Userfaultfd::open(features).map_err(unavailable)?;
+        let shared = Shared::new(userfaultfd, options.max_regions, options.park_above)?;
+        let shared = Arc::new(shared);
+        let kept = sys::keep_from_children(shared.userfaultfd.as_fd())
             .map_err(|e| Error::system("pthread_atfork", e))?
             .ok_or(Error::TooManyWatchers { max: Slot::MAX })?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::system("eventfd", e))?;
         let stop = Arc::new(stop);
         let reader = {
-            let (shared, userfaultfd) = (Arc::clone(&shared), Arc::clone(&userfaultfd));
-            let stop = Arc::clone(&stop);
+            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop));
             sys::without_signals(|| {
                 thread::Builder::new()
                     .name("memory events".into())
-                    .spawn(move || reader::run(&shared, &userfaultfd, &stop))
+                    .spawn(move || reader::run(&shared, &stop))
             })
             .map_err(|e| Error::system("pthread_create", e))?
         };
         shared.wait_for_reader();
         Ok(Self {
             shared,
-            userfaultfd,
             kept: Some(kept),
             reader: Some(reader),
             stop,
@@ -143,9 +141,9 @@ impl Watcher {
         let range = checked_range(start, len)?;
         let pages = whole_pages(&range);
         // Old changes of this address are out of the way, as far as anyone can know.
-        self.shared.settle(&self.userfaultfd)?;
+        self.shared.settle()?;
         let mut table = self.shared.enter()?;
-        self.shared.sweep(&mut table, &self.userfaultfd);
+        self.shared.sweep(&mut table);
         if table.find(cookie).is_some() {
             return Err(Error::CookieInUse { cookie });
         }
@@ -157,9 +155,8 @@ impl Watcher {
         // Entered first: from the moment that the kernel watches, a change finds the region.
         let (slot, serial) = table.insert(range.clone(), cookie, policy);
         let region = Region {
-            shared: Arc::clone(&self.shared),
-            userfaultfd: Arc::downgrade(&self.userfaultfd),
             validity: Validity {
+                shared: Arc::clone(&self.shared),
                 marks: self.shared.marks.clone(),
                 slot,
                 serial,
@@ -183,7 +180,7 @@ impl Watcher {
     fn watch(&self, table: &mut Table, slot: u32, pages: &Range<usize>) -> Result<(), Errno> {
         // A region in the middle of a mapping makes it three.
         if table.live() * 2 <= self.max_mappings / 4 {
-            match self.userfaultfd.register(pages) {
+            match self.shared.userfaultfd.register(pages) {
                 Err(Errno::NOMEM) => self.shared.widening.store(true, Ordering::Relaxed),
                 // Of huge pages, only whole ones.
                 Err(Errno::INVAL) => {}
@@ -195,7 +192,7 @@ impl Watcher {
         let Some(whole) = surroundings(pages) else {
             return Err(Errno::INVAL);
         };
-        self.userfaultfd.register(&whole)?;
+        self.shared.userfaultfd.register(&whole)?;
         table.set_widened(slot);
         table.counts().widened += 1;
         Ok(())
@@ -212,10 +209,7 @@ impl Watcher {
     pub fn deregister(&self, cookie: u64) -> Result<u64, Error> {
         let mut table = self.shared.enter()?;
         let slot = table.find(cookie).ok_or(Error::UnknownCookie { cookie })?;
-        let removed = self
-            .shared
-            .remove(&mut table, Some(&self.userfaultfd), slot);
-        Ok(removed.reported)
+        Ok(self.shared.remove(&mut table, slot).reported)
     }
 
     /// Ends the watch of every region that was invalidated, whether its event was read or not, and says which.
@@ -226,15 +220,14 @@ impl Watcher {
     /// # Blocking
     /// As [`settle`](Self::settle).
     pub fn deregister_notified(&self) -> Result<Vec<Deregistered>, Error> {
-        self.shared.settle(&self.userfaultfd)?;
+        self.shared.settle()?;
         let mut table = self.shared.enter()?;
-        self.shared.sweep(&mut table, &self.userfaultfd);
+        self.shared.sweep(&mut table);
         let had_unread = table.has_unread();
         let mut ended = Vec::new();
         let mut next = 0;
         while let Some(removed) = table.remove_notified(&mut next) {
-            self.shared
-                .unwatch(&table, Some(&self.userfaultfd), &removed);
+            self.shared.unwatch(&mut table, &removed);
             ended.push(removed.report);
         }
         self.shared.signal(had_unread, &table);
@@ -252,7 +245,7 @@ impl Watcher {
     /// # Blocking
     /// As [`settle`](Self::settle); never for an event to come.
     pub fn read_events(&self, into: &mut Vec<Event>, max: usize) -> Result<usize, Error> {
-        self.shared.settle(&self.userfaultfd)?;
+        self.shared.settle()?;
         let mut table = self.shared.enter()?;
         let had_unread = table.has_unread();
         let mut count = 0;
@@ -281,7 +274,7 @@ impl Watcher {
     /// # Blocking
     /// One system call if nothing is under way; else until the kernel's events are read and marked, by this thread if need be.
     pub fn settle(&self) -> Result<(), Error> {
-        self.shared.settle(&self.userfaultfd)
+        self.shared.settle()
     }
 
     /// The generation: grows with every event queued, and with every region that its policy ended.
@@ -314,18 +307,21 @@ impl Watcher {
     /// # Errors
     /// [`Error::Forked`], [`Error::Broken`].
     pub fn statistics(&self) -> Result<Statistics, Error> {
-        Ok(*self.shared.enter()?.counts())
+        Ok(Statistics {
+            holds_given_up: self.shared.holds.given_up(),
+            ..*self.shared.enter()?.counts()
+        })
     }
 
     /// Ends the kernel's watch of everything, also of what was moved or parked.
     fn unwatch_everything(&self) {
         for mapping in mappings() {
             // Mappings that are not watched, or cannot be, say so: nothing to do.
-            let _ = self.userfaultfd.unregister(&mapping);
+            let _ = self.shared.userfaultfd.unregister(&mapping);
         }
         // Callers that had begun before are let go by the reader.
         for _ in 0..RELEASE_TRIES {
-            if !self.userfaultfd.is_changing() {
+            if !self.shared.userfaultfd.is_changing() {
                 break;
             }
             thread::sleep(Duration::from_millis(1));
@@ -342,13 +338,8 @@ impl AsFd for Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if self.shared.marks.is_forked() {
-            // The thread is not in this process, the descriptor was closed when it was forked, and what has their places now is
-            // not ours.
-            std::mem::forget((
-                self.reader.take(),
-                self.kept.take(),
-                Arc::clone(&self.userfaultfd),
-            ));
+            // The thread is not in this process, and what has their places now is not ours.
+            std::mem::forget((self.reader.take(), self.kept.take()));
             return;
         }
         self.shared.end();
@@ -359,8 +350,10 @@ impl Drop for Watcher {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         // It never panics; if it did, there would be nobody to tell.
         let _ = self.reader.take().map(JoinHandle::join);
-        // Before the descriptor is closed, and its number another's.
+        // Before the userfaultfd is closed.
         self.kept = None;
+        // Regions may go on to exist, and the number with them.
+        self.shared.userfaultfd.replace_with(&*self.stop);
     }
 }
 

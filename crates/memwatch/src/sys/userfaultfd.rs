@@ -1,12 +1,16 @@
 //! userfaultfd: Linux `include/uapi/linux/userfaultfd.h`.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::{BitAnd, BitOr, Range};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::c_ulong;
 use rustix::io::Errno;
+use rustix::io::{DupFlags, dup3};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
+
+use super::fork::epoch;
 
 /// A set of UFFD_FEATURE bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +83,10 @@ impl Message {
 /// A userfaultfd that only watches: nothing is ever protected, so no thread ever faults into it.
 #[derive(Debug)]
 pub(crate) struct Userfaultfd {
-    fd: OwnedFd,
+    /// Closed by drop.
+    fd: ManuallyDrop<OwnedFd>,
+    /// That of the process that opened it.
+    epoch: u64,
 }
 
 impl Userfaultfd {
@@ -105,7 +112,19 @@ impl Userfaultfd {
             Err(Errno::INVAL) => unsafe { userfaultfd(flags) }?,
             other => other?,
         };
-        Ok(Self { fd })
+        Ok(Self {
+            fd: ManuallyDrop::new(fd),
+            epoch: epoch(),
+        })
+    }
+
+    /// Closes the userfaultfd, also for calls that are being made, and has its number mean `other` from now on, of which nothing that
+    /// this type asks for is true.
+    pub(crate) fn replace_with(&self, other: impl AsFd) {
+        // SAFETY: the descriptor of that number is ours, and drop is left to us.
+        let mut fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd.as_raw_fd()) });
+        // Both are descriptors of ours; it can only be interrupted by a signal before it has begun.
+        while dup3(&other, &mut fd, DupFlags::CLOEXEC) == Err(Errno::INTR) {}
     }
 
     fn handshake(&self, features: Features) -> Result<Features, Errno> {
@@ -174,6 +193,16 @@ impl Userfaultfd {
         match unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, std::ptr::from_mut(arg)) } {
             0 => Ok(()),
             _ => Err(last_errno()),
+        }
+    }
+}
+
+impl Drop for Userfaultfd {
+    fn drop(&mut self) {
+        // In a child that the C library forked it is closed already, and the number may mean something else.
+        if self.epoch == epoch() {
+            // SAFETY: not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
 }

@@ -4,6 +4,7 @@
 mod support;
 
 mod chaos;
+mod hold;
 mod order;
 mod paths;
 mod refusals;
