@@ -30,6 +30,8 @@ pub(crate) struct Tally {
     pub(crate) unchanged_hits: AtomicU64,
     /// Strict lookups whose registration showed something else than the program saw.
     pub(crate) stale: AtomicU64,
+    /// Of these, those of blocks of the allocator.
+    pub(crate) block_stale: AtomicU64,
     /// The same of fast lookups, which may.
     pub(crate) fast_stale: AtomicU64,
     /// Operations of each kind, by [`world::KINDS`].
@@ -106,12 +108,13 @@ fn report(name: &str, tally: &Tally) {
         .collect();
     println!("chaos: {name}: {}", operations.join(", "));
     println!(
-        "chaos: {name}: allocator={} lookups={} unchanged={} hits={} stale={} fast_stale={}",
+        "chaos: {name}: allocator={} lookups={} unchanged={} hits={} stale={} block_stale={} fast_stale={}",
         allocator(),
         get(&tally.lookups),
         get(&tally.unchanged),
         get(&tally.unchanged_hits),
         get(&tally.stale),
+        get(&tally.block_stale),
         get(&tally.fast_stale),
     );
 }

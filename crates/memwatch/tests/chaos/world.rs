@@ -34,6 +34,17 @@ pub(crate) const KINDS: [&str; 12] = [
 /// The heap grows and shrinks at its end: one thread at a time, and only the one that grew it last.
 static HEAP: Mutex<()> = Mutex::new(());
 
+/// What is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Pages of the thread's own.
+    Pages,
+    /// A block of the allocator.
+    Block,
+    /// Memory that will soon be gone: no second strict lookup.
+    Once,
+}
+
 pub(crate) struct World<'a> {
     cache: &'a dyn Cache,
     tally: &'a Tally,
@@ -212,7 +223,7 @@ impl<'a> World<'a> {
                 for page in 0..LEN / PAGE {
                     page_at(start + page * PAGE).fill(self.serial);
                 }
-                self.judge(start, LEN, false);
+                self.judge(start, LEN, What::Once);
                 if libc::sbrk(0) as usize != start + LEN {
                     return;
                 }
@@ -237,7 +248,7 @@ impl<'a> World<'a> {
                     let local = std::hint::black_box([serial; 4 * PAGE / 8]);
                     let start = local.as_ptr() as usize;
                     // SAFETY: a local that nobody else knows.
-                    unsafe { judge(cache, tally, start, size_of_val(&local), false) };
+                    unsafe { judge(cache, tally, start, size_of_val(&local), What::Once) };
                 });
             });
         }
@@ -247,8 +258,13 @@ impl<'a> World<'a> {
     fn block(&mut self) {
         for _ in 0..4 {
             self.serial += 1;
-            // From some bytes to half a mebibyte: small classes, large ones, and mappings of their own.
-            let words = (1 << self.rng.below(16)) + self.rng.index(64);
+            // From some bytes to half a mebibyte: small classes, large ones, and mappings of their own. Sizes and so addresses come again.
+            let odd = if self.rng.chance(0.2) {
+                self.rng.index(64)
+            } else {
+                0
+            };
+            let words = (1 << (4 + self.rng.below(13))) + odd;
             let full = self.blocks.len() >= 24;
             let which = self.rng.index(self.blocks.len().max(1));
             match self.rng.below(4) {
@@ -295,34 +311,40 @@ impl<'a> World<'a> {
             let seen = unsafe { page_at(part.start + page * PAGE) };
             assert_eq!(Some(seen[0]), *serial, "the model is wrong");
         }
-        self.judge(start, part.end - start, true);
+        self.judge(start, part.end - start, What::Pages);
     }
 
     fn look_up_block(&mut self) {
         if self.blocks.is_empty() {
             return;
         }
-        let block = &self.blocks[self.rng.index(self.blocks.len())];
+        let newest = self.blocks.len() - 1;
+        let which = if self.rng.chance(0.5) {
+            newest
+        } else {
+            self.rng.index(newest + 1)
+        };
+        let block = &self.blocks[which];
         let len = size_of_val(&block[..]).min(LARGEST - 2 * PAGE);
-        self.judge(block.as_ptr() as usize, len, true);
+        self.judge(block.as_ptr() as usize, len, What::Block);
     }
 
     /// Looks up what this thread owns and nobody changes.
-    fn judge(&self, start: usize, len: usize, again: bool) {
+    fn judge(&self, start: usize, len: usize, what: What) {
         // SAFETY: see above.
-        unsafe { judge(self.cache, self.tally, start, len, again) };
+        unsafe { judge(self.cache, self.tally, start, len, what) };
     }
 }
 
 /// # Safety
 /// The range is mapped, and nobody changes it or its contents meanwhile.
-unsafe fn judge(cache: &dyn Cache, tally: &Tally, start: usize, len: usize, again: bool) {
+unsafe fn judge(cache: &dyn Cache, tally: &Tally, start: usize, len: usize, what: What) {
     let lookups = [
         (Lookup::Fast, false),
         (Lookup::Strict, false),
         (Lookup::Strict, true),
     ];
-    for (how, unchanged) in &lookups[..if again { 3 } else { 2 }] {
+    for (how, unchanged) in &lookups[..if what == What::Once { 2 } else { 3 }] {
         // SAFETY: as the caller says.
         let Some(answer) = (unsafe { cache.look_up(start, len, *how) }) else {
             // No room for another pipe, or no more mappings.
@@ -336,7 +358,12 @@ unsafe fn judge(cache: &dyn Cache, tally: &Tally, start: usize, len: usize, agai
             }
         }
         match (how, answer.right) {
-            (Lookup::Strict, false) => count(&tally.stale),
+            (Lookup::Strict, false) => {
+                count(&tally.stale);
+                if what == What::Block {
+                    count(&tally.block_stale);
+                }
+            }
             (Lookup::Fast, false) => count(&tally.fast_stale),
             (_, true) => {}
         }
