@@ -66,7 +66,7 @@ def check(document, found, wanted, may_be_a_reason):
 requirements = rows('docs/requirements.md', r'R-[A-Z]+-\d+')
 wanted = [
     'R-%s-%d' % (group, n)
-    for group, last in (('MIG', 11), ('PAR', 8), ('ADDR', 4), ('NAME', 4))
+    for group, last in (('MIG', 11), ('PAR', 8), ('ADDR', 4), ('NAME', 4), ('MEM', 5))
     for n in range(1, last + 1)
 ]
 named = check('docs/requirements.md', requirements, wanted, set())
@@ -101,4 +101,4 @@ print('statements of manual pages: ' + ', '.join('%s %d' % page for page in sort
 P
 ) || fail "docs"
 echo "$counts"
-pass "each requirement of MIG, PAR, ADDR, NAME and each public fault has a test that cites it, or its reason"
+pass "each requirement of MIG, PAR, ADDR, NAME, MEM and each public fault has a test that cites it, or its reason"
