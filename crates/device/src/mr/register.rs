@@ -113,12 +113,10 @@ impl Pd {
     ///
     /// Other regions cost nothing more for it.
     ///
-    /// # Errors
-    /// As there. `Invalidated`: memory of the range was unmapped, moved or discarded since it is watched, or its Watcher has
-    /// ended.
+    /// A region whose memory was changed before this call, but since it is watched, is refused at its first use.
     ///
-    /// # Blocking
-    /// For a change of watched memory that is under way.
+    /// # Errors
+    /// As there.
     ///
     /// # Safety
     /// As there, but the range may be re-used for other memory, if that is a change which the Watcher can see.
@@ -130,9 +128,7 @@ impl Pd {
         validity: Validity,
     ) -> Result<Region, Error> {
         // SAFETY: the caller's promise is the same, and memory that comes to lie there later is not touched.
-        let region = unsafe { self.register_named(addr, len, None, access, Some(validity))? };
-        region.check_valid()?;
-        Ok(region)
+        unsafe { self.register_named(addr, len, None, access, Some(validity)) }
     }
 
     /// As [`register`](Self::register); work requests and peers count addresses from `iova`.
@@ -347,17 +343,6 @@ impl Region {
         self.len = len as u64;
         self.access = access;
         Ok(())
-    }
-
-    /// Refuses a region whose memory was taken away meanwhile.
-    fn check_valid(&self) -> Result<(), Error> {
-        match self.inner.validity() {
-            Some(validity) if is_lost(&validity) => Err(Error::Invalidated {
-                addr: self.addr,
-                len: self.len as usize,
-            }),
-            Some(_) | None => Ok(()),
-        }
     }
 
     /// Address, length and the address that peers use, from now on.

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use oarlock_memwatch::Validity;
+use oarlock_memwatch::{Hold, Validity};
 use oarlock_transport::MemoryError;
 
 use super::foreign::ForeignMemory;
@@ -41,24 +41,53 @@ impl Probe {
             asked.store(0, Ordering::Relaxed);
         }
     }
+
+    /// Asks the Watcher of a region, unless it was asked before; whether the region may be valid.
+    fn ask(&self, validity: &Validity) -> bool {
+        let watcher = 0;
+        let asked = self.asked.each_ref().map(|one| one.load(Ordering::Relaxed));
+        if watcher != 0 && asked.contains(&watcher) {
+            return true;
+        }
+        if validity.settle().is_err() {
+            return false;
+        }
+        #[cfg(test)]
+        hooks::PROBES.with(|count| count.set(count.get() + 1));
+        let first = std::iter::once(watcher);
+        for (place, now) in self.asked.iter().zip(first.chain(asked)) {
+            place.store(now, Ordering::Relaxed);
+        }
+        true
+    }
 }
 
 /// While it lives, the memory of a registration is what was registered, or the call that changes it has not returned.
 #[must_use]
 pub(super) struct Held<'a> {
-    _memory: std::marker::PhantomData<&'a ()>,
+    /// Memory that is watched. Other memory needs nothing.
+    _hold: Option<Hold<'a>>,
 }
-
-const HELD: Held<'static> = Held {
-    _memory: std::marker::PhantomData,
-};
 
 impl ForeignMemory {
     fn hold(&self, probe: &Probe) -> Option<Held<'_>> {
-        let _ = probe;
-        self.validity()
-            .is_none_or(Validity::is_valid)
-            .then_some(HELD)
+        let Some(validity) = self.validity() else {
+            return Some(Held { _hold: None });
+        };
+        #[cfg(test)]
+        if hooks::WEAKENED.get() {
+            let is_valid = validity.is_valid();
+            hooks::before_copy();
+            return is_valid.then_some(Held { _hold: None });
+        }
+        // Memory that is known to be gone costs no system call.
+        if !validity.is_valid() || !probe.ask(validity) {
+            return None;
+        }
+        let hold = validity.hold()?;
+        #[cfg(test)]
+        hooks::before_copy();
+        Some(Held { _hold: Some(hold) })
     }
 }
 
@@ -67,7 +96,7 @@ impl Registration {
     #[inline]
     pub(super) fn hold(&self, probe: &Probe) -> Option<Held<'_>> {
         match &self.backing {
-            Backing::Owned(_) => Some(HELD),
+            Backing::Owned(_) => Some(Held { _hold: None }),
             Backing::Foreign(memory) => memory.hold(probe),
         }
     }
@@ -97,8 +126,30 @@ impl Registration {
 
 /// Whether the memory has changed, as of now.
 pub(super) fn is_lost(validity: &Validity) -> bool {
-    !validity.is_valid()
+    validity.settle().is_err() || !validity.is_valid()
 }
 
 /// A process has one, or a few.
 const REMEMBERED: usize = 4;
+
+/// For tests: what this thread does differently, or tells.
+#[cfg(test)]
+pub(super) mod hooks {
+    use std::cell::{Cell, RefCell};
+
+    thread_local! {
+        /// How often a Watcher was asked.
+        pub(crate) static PROBES: Cell<usize> = const { Cell::new(0) };
+        /// The mark is looked at, nothing is probed, and nothing held.
+        pub(crate) static WEAKENED: Cell<bool> = const { Cell::new(false) };
+        pub(crate) static BEFORE_COPY: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn before_copy() {
+        BEFORE_COPY.with_borrow_mut(|call| {
+            if let Some(call) = call {
+                call();
+            }
+        });
+    }
+}

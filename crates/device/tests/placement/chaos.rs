@@ -24,6 +24,13 @@ pub(crate) fn linked(a: &Side, b: &Side) -> (Qp, Qp) {
     linked_waiting(a, b, 18)
 }
 
+/// As [`linked`], of these kinds.
+pub(crate) fn linked_as(a: &Side, b: &Side, of_a: QpInit, of_b: QpInit) -> (Qp, Qp) {
+    let (qa, qb) = (a.qp(of_a), b.qp(of_b));
+    link((a, &qa), (b, &qb), 18);
+    (qa, qb)
+}
+
 /// As [`linked`], with this local ACK timeout.
 fn linked_waiting(a: &Side, b: &Side, timeout: u8) -> (Qp, Qp) {
     let init = || QpInit {
@@ -31,7 +38,12 @@ fn linked_waiting(a: &Side, b: &Side, timeout: u8) -> (Qp, Qp) {
         ..QpInit::default()
     };
     let (qa, qb) = (a.qp(init()), b.qp(init()));
-    for (side, qp, peer_side, peer) in [(a, &qa, b, &qb), (b, &qb, a, &qa)] {
+    link((a, &qa), (b, &qb), timeout);
+    (qa, qb)
+}
+
+fn link((a, qa): (&Side, &Qp), (b, qb): (&Side, &Qp), timeout: u8) {
+    for (side, qp, peer_side, peer) in [(a, qa, b, qb), (b, qb, a, qa)] {
         let whole = QpAttr {
             pkey: PKey::DEFAULT,
             port_num: 1,
@@ -68,7 +80,6 @@ fn linked_waiting(a: &Side, b: &Side, timeout: u8) -> (Qp, Qp) {
             .expect("modify");
         }
     }
-    (qa, qb)
 }
 
 pub(crate) fn post(qp: &Qp, wr_id: u64, op: SendOp, region: Option<(&Region, u64, u32)>) {

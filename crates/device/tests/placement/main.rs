@@ -5,9 +5,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arena;
 mod chaos;
 mod death;
 mod pages;
 mod receives;
+mod recycle;
 mod storm;
+mod watched;
 mod windows;

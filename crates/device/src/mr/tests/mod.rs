@@ -4,6 +4,7 @@ mod ahead;
 mod local;
 mod registration;
 mod remote;
+mod watched;
 mod windows;
 
 use std::ptr::NonNull;
