@@ -236,6 +236,9 @@ impl Qp {
     /// `QueuePair`: which transition, and which attribute is missing, extra or out of range.
     /// `OutOfRange`: not the device's port. `MtuTooLarge`. `DeviceFatal`: towards any state but
     /// Error and Reset.
+    ///
+    /// On the way to Error, what has arrived at the port is received first: requests that the peer had acknowledged before the
+    /// program learned by another way that the connection has ended complete as done, not as flushed.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
         self.core().check_not_forked()?;
@@ -260,6 +263,9 @@ impl Qp {
             && matches!(attr.state, QpState::Error | QpState::Reset);
         if !ends && (self.core().is_gone() || self.pd().context().is_removed()) {
             return Err(Error::DeviceFatal);
+        }
+        if ends && attr.state == QpState::Error {
+            self.core().progress();
         }
         self.core()
             .with_qp(self.shared(), |inner| self.shared().modify(inner, attr))?;

@@ -2,13 +2,15 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oarlock_device::{Access, AsyncEvent, Context, Error, Qp, QpInit};
 use oarlock_port::{MemWire, Port};
 use oarlock_transport::{AttrMask, Counter, QpAttr, QpState, SendData, SendWr, WcStatus};
+use support::armed::is_readable;
 use support::{
     Side, Source, connected, device, eventually, filled, gid, host, pair, pattern, recv, send,
     whole,
@@ -241,4 +243,41 @@ fn garbage_is_counted_by_name() {
             own.get(Counter::DroppedWrongState),
         ) == (1, 1, 1, 1)
     });
+}
+
+/// The peer's answer is in the port's queue, and nobody has read it: the news of the end came by another way, as that of a
+/// connection's end does.
+#[test]
+fn what_was_acknowledged_before_the_error_state_is_not_flushed() {
+    let wire = MemWire::new();
+    let port = host(&wire, 1).open(3).expect("slot");
+    let queue = port.as_fd().try_clone_to_owned().expect("descriptor");
+    let a = Side::new(Source::new(Port::Mem(port)), gid(1));
+    let port = host(&wire, 2).open(7).expect("slot");
+    let b = Side::new(Source::new(Port::Mem(port)), gid(2));
+    for round in 0..50 {
+        let (qa, qb) = connected(&a, &b);
+        let received = qa.counters().get(Counter::AcksReceived);
+        recv(&qb, 1, &[]);
+        qa.post_send(&SendWr {
+            data: SendData::Inline(b""),
+            ..SendWr::default()
+        })
+        .expect("post");
+        b.collect(1);
+        // Not `eventually`, whose sleep would give the engine the time to read it.
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_readable(&queue) && qa.counters().get(Counter::AcksReceived) == received {
+            assert!(Instant::now() < end, "no answer");
+        }
+        qa.modify(&QpAttr {
+            mask: AttrMask::STATE,
+            state: QpState::Error,
+            ..QpAttr::default()
+        })
+        .expect("to the error state");
+        let all = a.collect_any(1);
+        let status = all[0].completion.status;
+        assert!(status.is_success(), "round {round}: {status}");
+    }
 }
