@@ -256,7 +256,7 @@ fn length_of(region: &device::Region) -> usize {
 }
 
 /// What a peer could use to get at the bytes of a region without a work request that names them.
-const OF_PEERS: Access = Access::REMOTE_WRITE
+pub(crate) const OF_PEERS: Access = Access::REMOTE_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::MW_BIND);

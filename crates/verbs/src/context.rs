@@ -1,7 +1,7 @@
 //! Devices, contexts and asynchronous events.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use oarlock_device as device;
@@ -11,6 +11,7 @@ use oarlock_wire::{Gid, Time};
 
 use crate::error::Error;
 use crate::host;
+use crate::memory::channel;
 use crate::pd::ProtectionDomain;
 
 pub use device::{
@@ -32,6 +33,8 @@ pub(crate) struct Inner {
     device: Arc<device::Context>,
     /// As the device knows it: a [`ProtectionDomain`] here would hold the context that holds it.
     default_pd: OnceLock<device::Pd>,
+    /// Of memory events; it holds the context.
+    memory_channel: Mutex<Weak<channel::Inner>>,
     /// Who knows what addresses the device has now; none on an endpoint of one's own.
     host: Option<Host>,
 }
@@ -101,6 +104,7 @@ impl Context {
             inner: Arc::new(Inner {
                 device,
                 default_pd: OnceLock::new(),
+                memory_channel: Mutex::default(),
                 host,
             }),
         })
@@ -210,7 +214,11 @@ impl Context {
         &self.inner.device
     }
 
-    pub(crate) fn downgrade(&self) -> std::sync::Weak<Inner> {
+    pub(crate) fn memory_channel(&self) -> &Mutex<Weak<channel::Inner>> {
+        &self.inner.memory_channel
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
         Arc::downgrade(&self.inner)
     }
 

@@ -52,6 +52,20 @@ pub enum Error {
     /// No address handle can be made so.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The context has a channel of memory events already.
+    #[error("the context has a memory channel already: there is one at a time")]
+    MemoryChannelExists,
+    /// Memory cannot be watched, or is not any more.
+    #[error(transparent)]
+    Memory(#[from] oarlock_memwatch::Error),
+    /// The system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] device::Error),

@@ -151,6 +151,14 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Memory of the program, in place
+//! Bytes that lie elsewhere, in a `Vec` or in memory of another library, need no copy: they are registered where they are, with a
+//! promise instead of ownership ([`ProtectionDomain::register_notified`] is `unsafe` for that reason), and named in requests by
+//! [`Element`]s. Their keys end when the program unmaps, moves or discards the memory, so that a free that nobody thought of
+//! leads to an error, and never to bytes in somebody else's memory. A [`MemoryChannel`] tells which regions that were; a program
+//! that sends from all over the place has an [`MrCache`](oarlock_memwatch::MrCache) of its [`ProtectionDomain`] instead.
+//! The example `stale_cache` shows what happens without.
+//!
 //! # Shared receive queues
 //! Queue pairs that are made for a [`SharedReceiveQueue`] take its receives in turn, so that many idle connections need few
 //! buffers:
@@ -358,6 +366,7 @@ mod context;
 mod cq;
 mod error;
 mod host;
+mod memory;
 pub mod on_host;
 mod outstanding;
 mod pd;
@@ -378,6 +387,7 @@ pub use context::{
 };
 pub use cq::{Completion, CompletionChannel, CompletionQueue, CqEvent, CqId, GRH_LEN, Notify};
 pub use error::{AddressError, Error, ListError, PostError, WorkError};
+pub use memory::{Element, Elements, MemoryChannel, NotifiedRegion, ProgramMemory, Registered};
 pub use pd::ProtectionDomain;
 pub use polling::Polling;
 pub use qp::{QpInitAttr, QueuePair};

@@ -13,6 +13,7 @@ use crate::buffer::{Access, Buffer, Buffers};
 use crate::context::Context;
 use crate::cq::CompletionQueue;
 use crate::error::{Error, ListError, PostError};
+use crate::memory::Elements;
 use crate::outstanding::{Outstanding, WorkQueue};
 use crate::pd::ProtectionDomain;
 use crate::remote::RemoteMemory;
@@ -349,6 +350,29 @@ impl QueuePair {
         })
     }
 
+    /// Posts memory of the program for one message; otherwise as [`post_recv`](Self::post_recv). The completion brings no buffer:
+    /// the message is where the elements say, from the first byte on.
+    ///
+    /// # Errors
+    /// Why: the state, the depth of the queue or the number of elements with the limit.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv_into(&self, wr_id: u64, elements: impl Into<Elements>) -> Result<(), Error> {
+        let mut queue = self.inner.outstanding.recv();
+        let number = queue.enter(wr_id, Buffers::new(), true);
+        let elements = elements.into();
+        let request = RecvWr {
+            wr_id: number,
+            sges: elements.sges(),
+        };
+        self.inner.device.post_recv(&request).map_err(|error| {
+            queue.withdraw();
+            error.into()
+        })
+    }
+
     /// Posts buffers for many messages, in order, until one is refused.
     ///
     /// # Errors
@@ -557,6 +581,7 @@ enum Refusal {
 struct Entered<'a> {
     number: u64,
     inline: Option<&'a [u8]>,
+    elements: Option<Elements>,
     request: SendRequest<'a>,
 }
 
@@ -564,14 +589,16 @@ impl<'a> Entered<'a> {
     /// Moves the buffers of `request` into the table.
     fn new(queue: &mut WorkQueue, mut request: SendRequest<'a>, sq_sig_all: bool) -> Self {
         let nothing = Bytes::Inline(&[]);
-        let (buffers, inline) = match std::mem::replace(&mut request.payload.0, nothing) {
-            Bytes::Buffers(buffers) => (buffers, None),
-            Bytes::Inline(bytes) => (Buffers::new(), Some(bytes)),
+        let (buffers, inline, elements) = match std::mem::replace(&mut request.payload.0, nothing) {
+            Bytes::Buffers(buffers) => (buffers, None, None),
+            Bytes::Elements(elements) => (Buffers::new(), None, Some(elements)),
+            Bytes::Inline(bytes) => (Buffers::new(), Some(bytes), None),
         };
         let number = queue.enter(request.wr_id, buffers, request.signaled || sq_sig_all);
         Self {
             number,
             inline,
+            elements,
             request,
         }
     }
@@ -585,7 +612,9 @@ impl<'a> Entered<'a> {
         Ok(())
     }
 
+    /// The request, whose buffers are `sges`.
     fn work_request<'b>(&'b self, sges: &'b [Sge]) -> SendWr<'b> {
+        let sges = self.elements.as_ref().map_or(sges, Elements::sges);
         SendWr {
             wr_id: self.number,
             op: self.request.op,

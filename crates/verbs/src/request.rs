@@ -4,7 +4,8 @@ use oarlock_transport::{BindWindow, RemoteAddress, SendOp, UdDestination};
 use oarlock_wire::{QKey, Qpn, RKey, Srqn};
 
 use crate::address::AddressHandle;
-use crate::buffer::{Access, Buffer, Buffers};
+use crate::buffer::{Access, Buffers};
+use crate::memory::{Element, Elements};
 use crate::remote::RemoteMemory;
 use crate::window::MemoryWindow;
 
@@ -14,13 +15,15 @@ use crate::window::MemoryWindow;
 #[expect(clippy::exhaustive_structs, reason = "a name for a slice")]
 pub struct Inline<'a>(pub &'a [u8]);
 
-/// What a request sends: buffers, which the queue pair owns until the request has completed, or [`Inline`] bytes.
+/// What a request sends, or where what it fetches goes: buffers, which the queue pair owns until the request has completed,
+/// [`Elements`] of the program's memory, or [`Inline`] bytes, which can only be sent.
 #[derive(Debug)]
 pub struct Payload<'a>(pub(crate) Bytes<'a>);
 
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
     Buffers(Buffers),
+    Elements(Elements),
     Inline(&'a [u8]),
 }
 
@@ -33,6 +36,18 @@ impl Payload<'_> {
 impl<T: Into<Buffers>> From<T> for Payload<'_> {
     fn from(buffers: T) -> Self {
         Self(Bytes::Buffers(buffers.into()))
+    }
+}
+
+impl From<Elements> for Payload<'_> {
+    fn from(elements: Elements) -> Self {
+        Self(Bytes::Elements(elements))
+    }
+}
+
+impl From<Element> for Payload<'_> {
+    fn from(element: Element) -> Self {
+        Elements::from(element).into()
     }
 }
 
@@ -63,25 +78,25 @@ pub struct SendRequest<'a> {
 }
 
 impl SendRequest<'static> {
-    /// Sends the bytes of `buffers`, one after the other, as one message.
+    /// Sends the bytes of `payload`, one piece after the other, as one message.
     #[doc(alias = "IBV_WR_SEND")]
-    pub fn new(wr_id: u64, buffers: impl Into<Buffers>) -> Self {
-        Self::with(wr_id, SendOp::Send, buffers.into().into())
+    pub fn new(wr_id: u64, payload: impl Into<Payload<'static>>) -> Self {
+        Self::with(wr_id, SendOp::Send, payload.into())
     }
 
-    /// Reads memory of the peer into `buffers`, whose lengths say how much; they come back with it in the completion.
+    /// Reads memory of the peer into `into`, whose lengths say how much; buffers come back with it in the completion.
     /// RC and XRC; needs `max_rd_atomic` of the queue pair.
     #[doc(alias = "IBV_WR_RDMA_READ")]
-    pub fn read(wr_id: u64, buffers: impl Into<Buffers>, remote: RemoteAddress) -> Self {
-        Self::with(wr_id, SendOp::Read(remote), buffers.into().into())
+    pub fn read(wr_id: u64, into: impl Into<Payload<'static>>, remote: RemoteAddress) -> Self {
+        Self::with(wr_id, SendOp::Read(remote), into.into())
     }
 
-    /// Stores `swap` in 8 bytes of the peer if they are `compare`; the value before comes back in `before`, a buffer of 8
-    /// bytes, in the byte order of this host. RC and XRC; needs `max_rd_atomic`.
+    /// Stores `swap` in 8 bytes of the peer if they are `compare`; the value before comes into `before`, a buffer or element
+    /// of 8 bytes, in the byte order of this host. RC and XRC; needs `max_rd_atomic`.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
         wr_id: u64,
-        before: Buffer,
+        before: impl Into<Payload<'static>>,
         remote: RemoteAddress,
         compare: u64,
         swap: u64,
@@ -96,7 +111,12 @@ impl SendRequest<'static> {
 
     /// Adds to 8 bytes of the peer, modulo 2^64; otherwise as [`compare_swap`](Self::compare_swap).
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn fetch_add(wr_id: u64, before: Buffer, remote: RemoteAddress, add: u64) -> Self {
+    pub fn fetch_add(
+        wr_id: u64,
+        before: impl Into<Payload<'static>>,
+        remote: RemoteAddress,
+        add: u64,
+    ) -> Self {
         Self::with(wr_id, SendOp::FetchAdd { remote, add }, before.into())
     }
 
@@ -256,7 +276,7 @@ impl<'a> SendRequest<'a> {
     pub fn into_buffers(self) -> Buffers {
         match self.payload.0 {
             Bytes::Buffers(buffers) => buffers,
-            Bytes::Inline(_) => Buffers::new(),
+            Bytes::Elements(_) | Bytes::Inline(_) => Buffers::new(),
         }
     }
 }

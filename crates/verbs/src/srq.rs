@@ -9,6 +9,7 @@ use oarlock_wire::Srqn;
 use crate::buffer::Buffers;
 use crate::cq::CompletionQueue;
 use crate::error::{Error, ListError, PostError};
+use crate::memory::Elements;
 use crate::outstanding::SharedReceives;
 use crate::pd::ProtectionDomain;
 use crate::qp::{with_receives, with_sges};
@@ -182,6 +183,29 @@ impl SharedReceiveQueue {
         posted.map_err(|error| PostError {
             error,
             buffers: table.take(number).1,
+        })
+    }
+
+    /// Posts memory of the program for one message of any queue pair; otherwise as [`post_recv`](Self::post_recv). The completion
+    /// brings no buffer: the message is where the elements say.
+    ///
+    /// # Errors
+    /// Why: the depth of the queue or the number of elements with the limit.
+    ///
+    /// # Blocking
+    /// Never.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post_recv_into(&self, wr_id: u64, elements: impl Into<Elements>) -> Result<(), Error> {
+        let mut table = self.inner.outstanding.lock();
+        let number = table.enter(wr_id, Buffers::new());
+        let elements = elements.into();
+        let request = RecvWr {
+            wr_id: number,
+            sges: elements.sges(),
+        };
+        self.inner.device.post_recv(&request).map_err(|error| {
+            table.take(number);
+            error.into()
         })
     }
 

@@ -47,6 +47,9 @@ fn recycle(block: &Block, change: Change) {
     });
 }
 
+/// Makes an operation on memory of the peer.
+type Make = fn(RemoteAddress) -> SendOp;
+
 fn at(region: &Region) -> RemoteAddress {
     RemoteAddress {
         addr: region.iova(),
@@ -65,7 +68,7 @@ fn ends_with(side: &Side, status: WcStatus) {
 fn a_peer_gets_a_remote_access_error() {
     let Some(bench) = Bench::new() else { return };
     let Bench { a, b, watcher } = &bench;
-    let ops: [(fn(RemoteAddress) -> SendOp, usize); 5] = [
+    let ops: [(Make, usize); 5] = [
         (SendOp::Write, LEN),
         (SendOp::Write, 8),
         (SendOp::Read, LEN),
@@ -170,7 +173,7 @@ fn our_own_requests_get_a_local_protection_error() {
             for region in [&landing, &theirs] {
                 let mut bytes = vec![0; LEN];
                 region.copy_out(0, &mut bytes).expect("inside");
-                let shown = bytes.iter().any(|byte| *byte == OTHERS);
+                let shown = bytes.contains(&OTHERS);
                 assert!(!shown, "{change:?}, request {kind}");
             }
             region.deregister().expect("no windows");

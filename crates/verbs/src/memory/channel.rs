@@ -1,0 +1,328 @@
+//! The channel of a context by which the program learns that memory has changed.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use oarlock_memwatch::{
+    Capabilities, Deregistered, Event, GenerationPage, Options, Policy, Statistics, Watcher,
+};
+use oarlock_port::fork;
+use oarlock_port::thread::spawn_without_signals;
+
+use super::notified::Slot;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Tells a program which of its registered memory has changed: the events of the [`NotifiedRegion`](super::NotifiedRegion)s of one
+/// context.
+///
+/// A context has one at a time, and it exists before its first region. The descriptor ([`AsFd`]) can be polled: it is readable
+/// exactly while an event is unread. It is not for reading or writing. Clones are the same channel; the last one to go, and the
+/// last region, end it.
+///
+/// A range of memory can be watched by one channel or cache of the process only.
+#[derive(Clone, Debug)]
+pub struct MemoryChannel {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    context: Context,
+    watcher: Watcher,
+    regions: Arc<Regions>,
+    /// Started with the first region that needs it.
+    sweeper: Mutex<Option<Sweeper>>,
+    fork_generation: u32,
+}
+
+/// The regions that have not ended, by cookie; of those that end by themselves also some that have.
+///
+/// The lock comes before all of the device's and the Watcher's. No region is ended with it held.
+#[derive(Debug, Default)]
+struct Regions {
+    by_cookie: Mutex<HashMap<u64, Arc<Slot>>>,
+}
+
+impl Regions {
+    fn has_any_that_ends(&self) -> bool {
+        let regions = lock(&self.by_cookie);
+        regions
+            .values()
+            .any(|slot| slot.policy == Policy::Deregister)
+    }
+
+    /// Ends those of the device that have ended by their policy; how many.
+    fn forget_ended(&self) -> usize {
+        let has_ended = |slot: &Arc<Slot>| slot.policy == Policy::Deregister && !slot.is_valid();
+        let ended: Vec<_> = {
+            let mut regions = lock(&self.by_cookie);
+            regions.extract_if(|_, slot| has_ended(slot)).collect()
+        };
+        for (_, slot) in &ended {
+            slot.end();
+        }
+        ended.len()
+    }
+}
+
+/// The thread that frees what has ended by its policy: not the one that marks, for which every thread waits that unmaps. Nothing
+/// wakes it when a region ends, so it looks at the generation now and then, as long as there are such regions.
+#[derive(Debug)]
+struct Sweeper {
+    thread: Thread,
+    stop: Arc<AtomicBool>,
+}
+
+impl Sweeper {
+    fn start(watcher: &Watcher, regions: &Arc<Regions>) -> Result<Self, Error> {
+        let page = GenerationPage::map(watcher.generation_page()?)?;
+        // Before the first region that may end.
+        let seen = page.get();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (regions, stopped) = (Arc::clone(regions), Arc::clone(&stop));
+        let started = spawn_without_signals("memory regions", move || {
+            sweep(&regions, &page, seen, &stopped);
+        });
+        let thread = started.map_err(|source| Error::System {
+            what: "start the thread that frees memory regions",
+            source,
+        })?;
+        Ok(Self {
+            thread: thread.thread().clone(),
+            stop,
+        })
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// Frees what has ended since the generation was `seen`, until `stop`.
+fn sweep(regions: &Regions, page: &GenerationPage, mut seen: u64, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        let now = page.get();
+        if now != seen {
+            seen = now;
+            regions.forget_ended();
+        }
+        if regions.has_any_that_ends() {
+            thread::park_timeout(BETWEEN_LOOKS);
+        } else {
+            thread::park();
+        }
+    }
+}
+
+impl MemoryChannel {
+    /// The channel of `context`, with the default options.
+    ///
+    /// # Errors
+    /// `MemoryChannelExists`. `Memory`: this process cannot watch memory, and says why
+    /// ([`Unavailable`](oarlock_memwatch::Error::Unavailable)); no descriptor or thread is left.
+    #[doc(alias = "UMMUNOTIFY_EXCHANGE_FEATURES")]
+    pub fn new(context: &Context) -> Result<Self, Error> {
+        Self::with(context, Options::default())
+    }
+
+    /// As [`new`](Self::new), with options of the Watcher inside.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with(context: &Context, options: Options) -> Result<Self, Error> {
+        let mut place = lock(context.memory_channel());
+        if place.strong_count() > 0 {
+            return Err(Error::MemoryChannelExists);
+        }
+        let inner = Arc::new(Inner {
+            context: context.clone(),
+            watcher: Watcher::with(options)?,
+            regions: Arc::default(),
+            sweeper: Mutex::new(None),
+            fork_generation: fork::generation(),
+        });
+        *place = Arc::downgrade(&inner);
+        Ok(Self { inner })
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// What it can and cannot see.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.watcher.capabilities()
+    }
+
+    /// Appends up to `max` events, in the order in which they came, and returns how many invalidations are among them. If no event is
+    /// unread after that, an [`Event::Last`] follows.
+    ///
+    /// The event of a change is among them if the call that made it returned before this one began, unless another thread took it.
+    ///
+    /// # Errors
+    /// `Memory`: this is a forked child, or a thread died within a call. Nothing is appended.
+    ///
+    /// # Blocking
+    /// Until changes that are under way are known; never for an event to come.
+    pub fn read_events(&self, into: &mut Vec<Event>, max: usize) -> Result<usize, Error> {
+        Ok(self.inner.watcher.read_events(into, max)?)
+    }
+
+    /// Deregisters every region that was invalidated, whether its event was read or not, also if windows are bound to it, and
+    /// says which. Their handles name nothing any more.
+    ///
+    /// # Errors
+    /// As [`read_events`](Self::read_events).
+    ///
+    /// # Blocking
+    /// As there, and for the rest of copies of a packet.
+    pub fn deregister_notified(&self) -> Result<Vec<Deregistered>, Error> {
+        let (reports, slots) = {
+            let mut regions = lock(&self.inner.regions.by_cookie);
+            let reports = self.inner.watcher.deregister_notified()?;
+            let of = |report: &Deregistered| regions.remove(&report.cookie);
+            let slots: Vec<_> = reports.iter().filter_map(of).collect();
+            (reports, slots)
+        };
+        for slot in slots {
+            slot.end();
+        }
+        self.forget_ended();
+        Ok(reports)
+    }
+
+    /// Returns when every change is known whose call returned before this began.
+    ///
+    /// # Errors
+    /// As [`read_events`](Self::read_events): no region is valid.
+    ///
+    /// # Blocking
+    /// As there; one system call if nothing is under way.
+    pub fn settle(&self) -> Result<(), Error> {
+        Ok(self.inner.watcher.settle()?)
+    }
+
+    /// Grows with every event queued, and with every region that its policy ended: while it is that of the last [`Event::Last`], there
+    /// is nothing to read.
+    pub fn generation(&self) -> u64 {
+        self.inner.watcher.generation()
+    }
+
+    /// A descriptor of the page that has the generation, to map or to send to another process:
+    /// [`GenerationPage`](oarlock_memwatch::GenerationPage).
+    ///
+    /// # Errors
+    /// `Memory`: no descriptor is left.
+    pub fn generation_page(&self) -> Result<OwnedFd, Error> {
+        Ok(self.inner.watcher.generation_page()?)
+    }
+
+    /// What it has counted.
+    ///
+    /// # Errors
+    /// As [`read_events`](Self::read_events).
+    pub fn statistics(&self) -> Result<Statistics, Error> {
+        Ok(self.inner.watcher.statistics()?)
+    }
+
+    /// How many regions are watched.
+    ///
+    /// # Errors
+    /// As [`read_events`](Self::read_events).
+    pub fn regions(&self) -> Result<usize, Error> {
+        Ok(self.inner.watcher.regions()?)
+    }
+
+    /// Has a range watched, and enters it.
+    pub(super) fn watch(
+        &self,
+        (addr, len): (usize, usize),
+        cookie: u64,
+        policy: Policy,
+    ) -> Result<Arc<Slot>, Error> {
+        let Inner {
+            watcher, regions, ..
+        } = &*self.inner;
+        if policy == Policy::Deregister {
+            self.start_sweeper()?;
+        }
+        let (slot, before) = {
+            let mut regions = lock(&regions.by_cookie);
+            let watch = watcher.register(addr, len, cookie, policy)?;
+            let slot = Arc::new(Slot::new(watch, policy));
+            let before = regions.insert(cookie, Arc::clone(&slot));
+            (slot, before)
+        };
+        // One that has ended by its policy, or is being deregistered.
+        if let Some(before) = before {
+            before.end();
+        }
+        if policy == Policy::Deregister
+            && let Some(sweeper) = &*lock(&self.inner.sweeper)
+        {
+            sweeper.thread.unpark();
+        }
+        Ok(slot)
+    }
+
+    fn start_sweeper(&self) -> Result<(), Error> {
+        let mut sweeper = lock(&self.inner.sweeper);
+        if sweeper.is_none() {
+            *sweeper = Some(Sweeper::start(&self.inner.watcher, &self.inner.regions)?);
+        }
+        Ok(())
+    }
+
+    /// Ends a region.
+    pub(super) fn forget(&self, slot: &Arc<Slot>) {
+        // In a child, locks may be held for ever by threads that it does not have, and nothing there is registered.
+        if fork::generation() != self.inner.fork_generation {
+            return;
+        }
+        {
+            let mut regions = lock(&self.inner.regions.by_cookie);
+            let has_it = |known: &Arc<Slot>| Arc::ptr_eq(known, slot);
+            if regions.get(&slot.cookie).is_some_and(has_it) {
+                regions.remove(&slot.cookie);
+            }
+        }
+        slot.end();
+    }
+
+    /// Frees what has ended by its policy; how many regions.
+    pub(super) fn forget_ended(&self) -> usize {
+        self.inner.regions.forget_ended()
+    }
+}
+
+impl AsFd for MemoryChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.watcher.as_fd()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if fork::generation() != self.fork_generation {
+            // The thread is the parent's, and so is what it sleeps on.
+            std::mem::forget(self.sweeper.get_mut().map_or(None, Option::take));
+        }
+    }
+}
+
+/// Nobody leaves what it protects half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long the device keeps a region at most that has ended by its policy, on a machine that is not busy.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
