@@ -10,7 +10,7 @@
 //!      |  read_events, settle, deregister_notified
 //!      |  Table: ranges, cookies, queue            table.rs      behind Lock (lock.rs)
 //!      |  Marks: what is valid, one load           marks.rs      never in a forked child
-//!      |  Holds: who copies, and must be waited for      hold.rs      two atomic operations
+//!      |  Holds: who copies, and is waited for      hold.rs       two atomic operations
 //!      |  Reader: the thread that reads events     reader.rs     never allocates, never waits for the lock
 //!      |  GenerationPage                           generation.rs also of other processes
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
@@ -55,6 +55,7 @@ mod event;
 mod generation;
 mod hold;
 mod lock;
+mod maps;
 mod marks;
 mod promise;
 mod reader;

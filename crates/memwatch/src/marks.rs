@@ -25,6 +25,7 @@ impl Marks {
     }
 
     /// Not in the process that made the marks.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.pages.words()[0].load(Ordering::Relaxed) == 0
     }
@@ -47,6 +48,7 @@ impl Marks {
         }
     }
 
+    #[inline]
     pub(crate) fn is_set(&self, slot: u32, serial: u64) -> bool {
         // As strong as the marks are set, for who holds: on x86-64 the same load.
         self.pages.words()[slot as usize + 1].load(Ordering::SeqCst) == serial

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::shared::Shared;
+use crate::shared::{Shared, pause};
 use crate::sys::{Message, Userfaultfd};
 
 /// Reads until `stop` becomes readable.
@@ -27,6 +27,8 @@ pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
         // Interrupted by a debugger, or out of memory: the read below says what there is.
         let _ = poll(&mut fds, patience);
         if !fds[1].revents().is_empty() {
+            // Before this thread ends, which discards its stack: if that is still watched, nobody would read of it.
+            userfaultfd.replace_with(stop);
             return;
         }
         if backlog.is_empty() {
@@ -60,22 +62,18 @@ impl Backlog {
         self.len == 0 && !self.overflowed
     }
 
-    /// Reads all that is there.
+    /// Reads once, as much as fits: with the lock free, nothing is ever lost for want of room, however fast changes come.
     fn fill(&mut self, userfaultfd: &Userfaultfd) {
-        loop {
-            if self.len == BACKLOG {
-                self.len = 0;
+        if self.len == BACKLOG {
+            self.len = 0;
+            self.overflowed = true;
+        }
+        match userfaultfd.read(&mut self.messages[self.len..]) {
+            Ok(n) => self.len += n,
+            Err(_) => {
+                // Not known to happen. What was lost is not known either.
                 self.overflowed = true;
-            }
-            match userfaultfd.read(&mut self.messages[self.len..]) {
-                Ok(0) => return,
-                Ok(n) => self.len += n,
-                Err(_) => {
-                    // Not known to happen. What was lost is not known either.
-                    self.overflowed = true;
-                    std::thread::sleep(Duration::from_millis(1));
-                    return;
-                }
+                pause(Duration::from_millis(1));
             }
         }
     }

@@ -34,6 +34,7 @@ impl Region {
     }
 
     /// See [`Validity::is_valid`].
+    #[inline]
     pub fn is_valid(&self) -> bool {
         self.validity.is_valid()
     }
@@ -84,7 +85,7 @@ impl Drop for Region {
 
 /// Whether a region is valid: one load, from any thread.
 ///
-/// It keeps three descriptors and the table of its Watcher in existence, but neither the Watcher nor its thread.
+/// It keeps four descriptors and the table of its Watcher in existence, but neither the Watcher nor its thread.
 #[derive(Clone)]
 pub struct Validity {
     pub(crate) shared: Arc<Shared>,
@@ -94,10 +95,17 @@ pub struct Validity {
 }
 
 impl Validity {
+    /// A number for the region's Watcher: unique in this process, never 0, never used again. Regions of the same number need one
+    /// [`settle`](Self::settle) together.
+    pub fn watcher(&self) -> u64 {
+        self.shared.number
+    }
+
     /// False once the region was invalidated or deregistered, or its Watcher ended or broke; always false in a forked child.
     /// Becomes false before the event can be read, and never true again.
     ///
     /// A change whose event nobody has read yet is not included: [`settle`](Self::settle) first, to be sure.
+    #[inline]
     pub fn is_valid(&self) -> bool {
         self.marks.is_set(self.slot, self.serial)
     }

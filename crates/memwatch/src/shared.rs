@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{Timespec, nanosleep};
 
 use crate::error::Error;
 use crate::event::{Deregistered, Kind};
 use crate::generation::Generation;
 use crate::hold::Holds;
 use crate::lock::{Guard, Lock};
+use crate::maps;
 use crate::marks::Marks;
 use crate::sys::{Message, Report, Userfaultfd, page_size};
 use crate::table::{Change, Removed, Table};
@@ -40,6 +42,8 @@ pub struct Statistics {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// Of all Watchers of this process; never 0.
+    pub(crate) number: u64,
     /// The kernel's end. After the Watcher has ended, a descriptor of something else.
     pub(crate) userfaultfd: Userfaultfd,
     table: Lock<Table>,
@@ -47,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) generation: Generation,
     /// Readable exactly while an event is unread.
     pub(crate) ready: OwnedFd,
+    /// Written to when a region ends by its policy.
+    pub(crate) policy_ended: OwnedFd,
     /// The reader has, or may be about to have, an event in hand that is not marked yet.
     pub(crate) reading: Busy,
     /// A thread that holds the lock has one.
@@ -57,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) started: AtomicBool,
     ended: AtomicBool,
     given_up: AtomicBool,
+    /// Whether a broken Watcher has let go of the memory.
+    let_go: Lock<bool>,
     /// Set once whole mappings are watched to save mappings: from then on, nothing is cut out of them again.
     pub(crate) widening: AtomicBool,
     park_above: usize,
@@ -70,18 +78,22 @@ impl Shared {
     ) -> Result<Self, Error> {
         let marks = Marks::new(max_regions).map_err(|e| Error::system("mmap", e))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             userfaultfd,
             table: Lock::new(Table::new(marks.clone())),
             marks,
             generation: Generation::new()?,
             ready: eventfd(0, flags).map_err(|e| Error::system("eventfd", e))?,
+            policy_ended: eventfd(0, flags).map_err(|e| Error::system("eventfd", e))?,
             reading: Busy::new(),
             helping: Busy::new(),
             holds: Holds::new(),
             started: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
+            let_go: Lock::new(false),
             widening: AtomicBool::new(false),
             park_above,
         })
@@ -95,7 +107,7 @@ impl Shared {
         }
     }
 
-    /// Whether calls can do anything here.
+    /// Whether calls can do anything here. Not for the reader.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.marks.is_forked() {
             return Err(Error::Forked);
@@ -103,19 +115,31 @@ impl Shared {
         if self.ended.load(Ordering::Acquire) {
             return Err(Error::Ended);
         }
-        if self.table.is_lost() {
-            self.give_up();
-            return Err(Error::Broken);
+        match self.table.is_lost() {
+            true => Err(self.broken()),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The table is lost: this Watcher is to be nobody's obstacle. Returns when nothing is watched any more, so that another can take
+    /// its place.
+    fn broken(&self) -> Error {
+        self.give_up();
+        // If its owner dies, too, the rest stays watched until the Watcher ends.
+        if let Ok(mut let_go) = self.let_go.lock()
+            && !*let_go
+        {
+            self.unwatch_everything();
+            *let_go = true;
+        }
+        Error::Broken
     }
 
     /// Takes the lock, for a call of the program.
     pub(crate) fn enter(&self) -> Result<Guard<'_, Table>, Error> {
         self.check()?;
         let Ok(table) = self.table.lock() else {
-            self.give_up();
-            return Err(Error::Broken);
+            return Err(self.broken());
         };
         // It may have ended meanwhile.
         self.check()?;
@@ -151,10 +175,26 @@ impl Shared {
         self.ended.store(true, Ordering::SeqCst);
         self.marks.clear_all();
         self.generation.grow();
+        drop(table);
+    }
+
+    /// Ends the kernel's watch of everything, also of what was moved or parked. Every mark is cleared, and the reader runs: what this
+    /// allocates and frees may be watched.
+    pub(crate) fn unwatch_everything(&self) {
         if !self.holds.wait() {
             self.holds.give_up();
         }
-        drop(table);
+        for mapping in maps::mappings() {
+            // Mappings that are not watched, or cannot be, say so: nothing to do.
+            let _ = self.userfaultfd.unregister(&mapping.range);
+        }
+        // Callers that had begun before are let go by the reader.
+        for _ in 0..RELEASE_TRIES {
+            if !self.userfaultfd.is_changing() {
+                break;
+            }
+            pause(Duration::from_millis(1));
+        }
     }
 
     /// Returns when every change that was complete, or whose address was reused, before the call is marked and queued.
@@ -215,7 +255,10 @@ impl Shared {
 
     /// Marks and queues what messages report. Allocates nothing.
     pub(crate) fn apply(&self, table: &mut Table, messages: &[Message]) {
-        let had_unread = table.has_unread();
+        self.announce(table, |table| self.apply_each(table, messages));
+    }
+
+    fn apply_each(&self, table: &mut Table, messages: &[Message]) {
         for message in messages {
             let (kind, range) = match message.report() {
                 Report::Remap { from, len } => (Kind::Moved, from..from.saturating_add(len)),
@@ -226,15 +269,25 @@ impl Shared {
             table.counts().changes += 1;
             table.apply(&Change { kind, range }, &self.generation);
         }
-        self.signal(had_unread, table);
     }
 
     /// Invalidates everything: messages were lost. Allocates nothing.
     pub(crate) fn apply_overflow(&self, table: &mut Table) {
-        let had_unread = table.has_unread();
-        table.counts().overflows += 1;
-        table.apply_unknown(&self.generation);
+        self.announce(table, |table| {
+            table.counts().overflows += 1;
+            table.apply_unknown(&self.generation);
+        });
+    }
+
+    /// Has the descriptors say what a change of the table does.
+    fn announce(&self, table: &mut Table, change: impl FnOnce(&mut Table)) {
+        let (had_unread, ended) = (table.has_unread(), table.counts().ended);
+        change(table);
         self.signal(had_unread, table);
+        if table.counts().ended > ended {
+            // It does not block, and if its counter is full, it is readable.
+            let _ = rustix::io::write(&self.policy_ended, &1u64.to_ne_bytes());
+        }
     }
 
     /// Returns when no hold lives any more that began before; as the last resort, with everything invalid.
@@ -318,6 +371,9 @@ pub(crate) fn whole_pages(range: &Range<usize>) -> Range<usize> {
     range.start / page * page..end.unwrap_or(usize::MAX / page * page)
 }
 
+/// Milliseconds that callers are given to be let go; the reader lets them go in microseconds.
+const RELEASE_TRIES: u32 = 1000;
+
 /// Says whether somebody has read events that are not marked yet. Odd while so.
 #[derive(Debug)]
 pub(crate) struct Busy(AtomicU64);
@@ -348,6 +404,16 @@ impl Busy {
     }
 }
 
+/// Sleeps, for about this long. Not through the C library, where a thread could be cancelled at this point.
+pub(crate) fn pause(duration: Duration) {
+    let request = Timespec {
+        tv_sec: 0,
+        tv_nsec: duration.subsec_nanos().into(),
+    };
+    // Cut short by a signal: callers look again anyway.
+    let _ = nanosleep(&request);
+}
+
 /// Waiting for another thread that needs the processor for microseconds.
 pub(crate) struct Patience(u32);
 
@@ -360,7 +426,7 @@ impl Patience {
         self.0 += 1;
         match self.0 {
             ..50 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(20)),
+            _ => pause(Duration::from_micros(20)),
         }
     }
 }

@@ -1,12 +1,10 @@
 //! A Watcher: the channel that regions are registered with and events are read from.
 
-use std::fs;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -14,6 +12,7 @@ use rustix::io::Errno;
 use crate::capabilities::{Capabilities, Mode, unavailable};
 use crate::error::Error;
 use crate::event::{Deregistered, Event, Policy};
+use crate::maps;
 use crate::reader;
 use crate::region::{Region, Validity};
 use crate::shared::{Shared, Statistics, whole_pages};
@@ -107,7 +106,7 @@ impl Watcher {
             stop,
             capabilities,
             options,
-            max_mappings: max_mappings(),
+            max_mappings: maps::max_mappings(),
         })
     }
 
@@ -189,7 +188,7 @@ impl Watcher {
         } else {
             self.shared.widening.store(true, Ordering::Relaxed);
         }
-        let Some(whole) = surroundings(pages) else {
+        let Some(whole) = maps::surroundings(pages) else {
             return Err(Errno::INVAL);
         };
         self.shared.userfaultfd.register(&whole)?;
@@ -277,6 +276,12 @@ impl Watcher {
         self.shared.settle()
     }
 
+    /// An event descriptor that becomes readable when a region is ended by [`Policy::Deregister`]: reading its eight bytes resets it,
+    /// and does not block. For who has something of a region to release, and does not want to look at the generation.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.shared.policy_ended.as_fd()
+    }
+
     /// The generation: grows with every event queued, and with every region that its policy ended.
     pub fn generation(&self) -> u64 {
         self.shared.generation.get()
@@ -312,21 +317,6 @@ impl Watcher {
             ..*self.shared.enter()?.counts()
         })
     }
-
-    /// Ends the kernel's watch of everything, also of what was moved or parked.
-    fn unwatch_everything(&self) {
-        for mapping in mappings() {
-            // Mappings that are not watched, or cannot be, say so: nothing to do.
-            let _ = self.shared.userfaultfd.unregister(&mapping);
-        }
-        // Callers that had begun before are let go by the reader.
-        for _ in 0..RELEASE_TRIES {
-            if !self.shared.userfaultfd.is_changing() {
-                break;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
 }
 
 impl AsFd for Watcher {
@@ -345,15 +335,13 @@ impl Drop for Watcher {
         self.shared.end();
         // While the reader still reads: what this allocates and frees may be watched. Closing the descriptor would release the
         // mappings, too, but not if a child forked behind the C library's back still has a copy.
-        self.unwatch_everything();
+        self.shared.unwatch_everything();
         // A counter of ours cannot be full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         // It never panics; if it did, there would be nobody to tell.
         let _ = self.reader.take().map(JoinHandle::join);
-        // Before the userfaultfd is closed.
+        // The number stays ours as long as a region or its validity is left.
         self.kept = None;
-        // Regions may go on to exist, and the number with them.
-        self.shared.userfaultfd.replace_with(&*self.stop);
     }
 }
 
@@ -375,47 +363,3 @@ fn refusal(errno: Errno, start: usize, len: usize, pages: &Range<usize>) -> Erro
         other => Error::system("ioctl UFFDIO_REGISTER", other),
     }
 }
-
-/// The mappings of this process; none if /proc is not there.
-fn mappings() -> Vec<Range<usize>> {
-    let text = fs::read("/proc/self/maps").unwrap_or_default();
-    text.split(|byte| *byte == b'\n')
-        .filter_map(|line| {
-            let line = std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?;
-            let (start, end) = line.split_once('-')?;
-            let parse = |hex| usize::from_str_radix(hex, 16).ok();
-            Some(parse(start)?..parse(end)?)
-        })
-        .collect()
-}
-
-/// From the start of the mapping where a range starts to the end of the one where it ends.
-fn surroundings(pages: &Range<usize>) -> Option<Range<usize>> {
-    let ends =
-        sys::mapping_at(pages.start).and_then(|first| Ok((first, sys::mapping_at(pages.end - 1)?)));
-    match ends {
-        Ok((first, last)) if first.start < pages.end => Some(first.start..last.end),
-        Ok(_) | Err(Errno::NOENT) => None,
-        // Before Linux 6.11 the kernel has no such question.
-        Err(_) => {
-            let mut touched = mappings()
-                .into_iter()
-                .filter(|mapping| mapping.start < pages.end && pages.start < mapping.end);
-            let first = touched.next()?;
-            let last = touched.next_back();
-            Some(first.start..last.map_or(first.end, |last| last.end))
-        }
-    }
-}
-
-fn max_mappings() -> usize {
-    fs::read_to_string("/proc/sys/vm/max_map_count")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(DEFAULT_MAX_MAPPINGS)
-}
-
-/// Linux `include/linux/mm.h`, DEFAULT_MAX_MAP_COUNT.
-const DEFAULT_MAX_MAPPINGS: usize = 65_530;
-/// Milliseconds that drop waits for callers to be let go; the reader lets them go in microseconds.
-const RELEASE_TRIES: u32 = 1000;

@@ -10,7 +10,7 @@ mod process;
 mod userfaultfd;
 
 pub(crate) use fork::{Slot, keep_from_children};
-pub(crate) use pages::{SharedPage, WipedPages, is_mapped, mapping_at, page_size};
+pub(crate) use pages::{SharedPage, WipedPages, is_mapped, mapping_at, open_own, page_size};
 pub(crate) use process::{thread_exists, thread_id, without_signals};
 pub(crate) use userfaultfd::{Features, Message, Report, Userfaultfd};
 

@@ -1,10 +1,11 @@
 //! Pages of our own, and questions about pages of the program.
 
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, msync, munmap,
@@ -23,13 +24,18 @@ pub(crate) fn is_mapped(range: &Range<usize>) -> bool {
     unsafe { msync(start, range.len(), MsyncFlags::ASYNC) }.is_ok()
 }
 
+/// Opens a file of /proc/self for reading. Not through the C library, where a thread could be cancelled at this point.
+pub(crate) fn open_own(name: &str) -> Result<OwnedFd, Errno> {
+    let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    openat(own, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// The mapping that covers an address, or the next one above it: PROCMAP_QUERY (Linux 6.11).
 ///
 /// # Errors
 /// ENOENT: there is none. ENOTTY: an older kernel.
 pub(crate) fn mapping_at(address: usize) -> Result<Range<usize>, Errno> {
-    let maps = std::fs::File::open("/proc/self/maps")
-        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let maps = open_own("maps")?;
     let mut query = MappingQuery {
         size: size_of::<MappingQuery>() as u64,
         flags: COVERING_OR_NEXT,
@@ -83,6 +89,7 @@ impl WipedPages {
         Ok(Self { words, count })
     }
 
+    #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, has room for `count` words, is initialised (zeros), lives as long as self, and is
         // accessed by nothing but atomics.

@@ -118,8 +118,8 @@ impl Userfaultfd {
         })
     }
 
-    /// Closes the userfaultfd, also for calls that are being made, and has its number mean `other` from now on, of which nothing that
-    /// this type asks for is true.
+    /// Closes the userfaultfd, which ends every watch and lets every caller go, and has its number mean `other` from now on: all that
+    /// this type asks of that is refused.
     pub(crate) fn replace_with(&self, other: impl AsFd) {
         // SAFETY: the descriptor of that number is ours, and drop is left to us.
         let mut fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd.as_raw_fd()) });
@@ -170,20 +170,14 @@ impl Userfaultfd {
     pub(crate) fn read(&self, into: &mut [Message]) -> Result<usize, Errno> {
         loop {
             // SAFETY: the slice is memory of ours for its whole length, and a Message may have any bits.
-            let n = unsafe {
-                libc::read(
-                    self.fd.as_raw_fd(),
-                    into.as_mut_ptr().cast(),
-                    size_of_val(into),
-                )
+            let bytes = unsafe {
+                std::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), size_of_val(into))
             };
-            if n >= 0 {
-                return Ok(n as usize / size_of::<Message>());
-            }
-            match last_errno() {
-                Errno::INTR => {}
-                Errno::AGAIN => return Ok(0),
-                other => return Err(other),
+            match rustix::io::read(&*self.fd, bytes) {
+                Ok(n) => return Ok(n / size_of::<Message>()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(other) => return Err(other),
             }
         }
     }

@@ -141,7 +141,22 @@ fn a_thread_that_ends_inside_a_call_breaks_the_watcher(watcher: oarlock_memwatch
     assert!(!region.is_valid());
     assert!(watcher.generation() > before);
     assert!(matches!(region.deregister(), Err(Error::Broken)));
-    // Still watched, and read all the same.
+    another_takes_its_place(&pages);
     pages.discard(0..4);
     pages.unmap();
+}
+
+/// While the broken one is still there, the same memory is refused to nobody.
+fn another_takes_its_place(pages: &Pages) {
+    let watcher = watcher().expect("there was one before");
+    let region = watcher
+        .register(pages.start, pages.len, 1, Policy::Report)
+        .expect("watched by nobody");
+    let everything = watcher
+        .register(arena(), ARENA, 0, Policy::Report)
+        .expect("watched by nobody");
+    pages.discard(0..1);
+    drop(vec![1u8; PAGE]);
+    watcher.settle().expect("it works");
+    assert!(!region.is_valid() && !everything.is_valid());
 }

@@ -11,7 +11,7 @@ mod refusals;
 
 use std::os::fd::AsFd;
 
-use oarlock_memwatch::{Error, Event, GenerationPage, Kind, Options, Policy};
+use oarlock_memwatch::{Error, Event, GenerationPage, Kind, Options, Policy, Watcher};
 use support::*;
 
 /// R-MEM-1: the cookie comes back, with the exact part, and deregistering says how many events were read.
@@ -208,11 +208,15 @@ fn regions_with_the_policy_end_without_any_reading() {
     pages.discard(1..2);
     assert!(region.is_valid());
     let before = watcher.generation();
+    assert!(!is_readable(&watcher.ended()));
     pages.discard(0..1);
     watcher.settle().expect("settled");
     assert!(!region.is_valid());
     assert!(watcher.generation() > before);
     assert!(!is_readable(&watcher));
+    assert!(is_readable(&watcher.ended()));
+    rustix::io::read(watcher.ended(), &mut [0; 8]).expect("reset");
+    assert!(!is_readable(&watcher.ended()));
     assert_eq!(watcher.regions().expect("counted"), 0);
     let again = watcher
         .register(pages.start, PAGE, 9, Policy::Report)
@@ -223,6 +227,25 @@ fn regions_with_the_policy_end_without_any_reading() {
     ));
     assert!(again.is_valid());
     assert_eq!(watcher.statistics().expect("counted").ended, 1);
+}
+
+/// Regions of one Watcher have one number, those of another have another.
+#[test]
+fn validities_name_their_watcher() {
+    let (Some(one), Some(other)) = (watcher(), watcher()) else {
+        return;
+    };
+    let (pages, others) = (Pages::new(2), Pages::new(1));
+    let number = |watcher: &Watcher, start| {
+        let region = watcher
+            .register(start, PAGE, start as u64, Policy::Report)
+            .expect("registered");
+        region.validity().watcher()
+    };
+    let first = number(&one, pages.start);
+    assert_ne!(first, 0);
+    assert_eq!(number(&one, pages.start + PAGE), first);
+    assert_ne!(number(&other, others.start), first);
 }
 
 /// Regions may overlap and repeat: each is told, and the end of one leaves the watch of the others.

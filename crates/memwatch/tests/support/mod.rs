@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 
 use libc::c_void;
 use oarlock_memwatch::{Error, Event, Invalidation, Mode, Options, Watcher};
@@ -49,9 +50,9 @@ pub(crate) fn cookies(watcher: &Watcher) -> Vec<u64> {
 }
 
 /// Whether the descriptor is readable.
-pub(crate) fn is_readable(watcher: &Watcher) -> bool {
+pub(crate) fn is_readable(of: &impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(watcher, PollFlags::IN)];
+    let mut fds = [PollFd::new(of, PollFlags::IN)];
     let at_once = Timespec::default();
     poll(&mut fds, Some(&at_once)).expect("poll") == 1
 }
