@@ -46,6 +46,12 @@ pub enum Error {
         /// Its length in bytes.
         len: usize,
     },
+    /// This kernel cannot be asked which pages are watched (PAGEMAP_SCAN, Linux 6.7), or this Watcher does not work in full mode.
+    #[error("the kernel does not say which pages are watched (error {errno})")]
+    CannotValidate {
+        /// The system's error number.
+        errno: i32,
+    },
     /// The range is empty, or leaves the address space.
     #[error("range of {len} bytes at {start:#x} is empty or leaves the address space")]
     BadRange {

@@ -13,6 +13,7 @@
 //!      |  Holds: who copies, and is waited for      hold.rs       two atomic operations
 //!      |  Reader: the thread that reads events     reader.rs     never allocates, never waits for the lock
 //!      |  GenerationPage                           generation.rs also of other processes
+//!      |  validate, invalidate                     validate.rs   for what has no event
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
 //!      v
 //!   userfaultfd, pages, signals                    sys/          the only unsafe code
@@ -43,8 +44,8 @@
 //! ```
 //!
 //! # What it never does
-//! It never protects memory, never intercepts a function, never reads or writes the memory that it watches, and makes no promise
-//! about operations that userfaultfd has no event for ([`Capabilities::promise`]). The design is in `docs/memory-events.md`.
+//! It never protects memory, never intercepts a function that the program does not have it intercept, never reads or writes the memory that it watches, and makes no promise
+//! about operations that userfaultfd has no event for ([`Capabilities::promise`]), except on request ([`Watcher::validate`]). The design is in `docs/memory-events.md`.
 
 #![deny(unsafe_code)]
 
@@ -63,6 +64,7 @@ mod region;
 mod shared;
 mod sys;
 mod table;
+mod validate;
 mod watcher;
 
 pub use cache::{
@@ -77,4 +79,5 @@ pub use hold::Hold;
 pub use promise::{Mapping, Operation, Promise};
 pub use region::{Region, Validity};
 pub use shared::Statistics;
+pub use validate::Validation;
 pub use watcher::{Options, Watcher};

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{Timespec, nanosleep};
 
+use crate::capabilities::Mode;
 use crate::error::Error;
 use crate::event::{Deregistered, Kind};
 use crate::generation::Generation;
@@ -24,6 +26,9 @@ use crate::table::{Change, Removed, Table};
 pub struct Statistics {
     /// Changes that the kernel reported, of registered memory or of memory that is still watched.
     pub changes: u64,
+    /// Changes that the program told: [`Watcher::invalidate`](crate::Watcher::invalidate), and what
+    /// [`Region::validate`](crate::Region::validate) found.
+    pub told: u64,
     /// Events queued.
     pub queued: u64,
     /// Changes that joined an unread event.
@@ -46,6 +51,9 @@ pub(crate) struct Shared {
     pub(crate) number: u64,
     /// The kernel's end. After the Watcher has ended, a descriptor of something else.
     pub(crate) userfaultfd: Userfaultfd,
+    pub(crate) mode: Mode,
+    /// Opened when it is first asked.
+    pub(crate) pagemap: OnceLock<OwnedFd>,
     table: Lock<Table>,
     pub(crate) marks: Marks,
     pub(crate) generation: Generation,
@@ -64,7 +72,8 @@ pub(crate) struct Shared {
     ended: AtomicBool,
     given_up: AtomicBool,
     /// Whether a broken Watcher has let go of the memory.
-    let_go: Lock<bool>,
+    let_go: AtomicBool,
+    letting_go: Lock<()>,
     /// Set once whole mappings are watched to save mappings: from then on, nothing is cut out of them again.
     pub(crate) widening: AtomicBool,
     park_above: usize,
@@ -73,6 +82,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         userfaultfd: Userfaultfd,
+        mode: Mode,
         max_regions: usize,
         park_above: usize,
     ) -> Result<Self, Error> {
@@ -82,6 +92,8 @@ impl Shared {
         Ok(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             userfaultfd,
+            mode,
+            pagemap: OnceLock::new(),
             table: Lock::new(Table::new(marks.clone())),
             marks,
             generation: Generation::new()?,
@@ -93,7 +105,8 @@ impl Shared {
             started: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
-            let_go: Lock::new(false),
+            let_go: AtomicBool::new(false),
+            letting_go: Lock::new(()),
             widening: AtomicBool::new(false),
             park_above,
         })
@@ -125,12 +138,13 @@ impl Shared {
     /// its place.
     fn broken(&self) -> Error {
         self.give_up();
-        // If its owner dies, too, the rest stays watched until the Watcher ends.
-        if let Ok(mut let_go) = self.let_go.lock()
-            && !*let_go
-        {
-            self.unwatch_everything();
-            *let_go = true;
+        if !self.let_go.load(Ordering::Acquire) {
+            // If the thread that is at it dies, too, this one does it again.
+            let _alone = self.letting_go.lock();
+            if !self.let_go.load(Ordering::Acquire) {
+                self.unwatch_everything();
+                self.let_go.store(true, Ordering::Release);
+            }
         }
         Error::Broken
     }
@@ -280,7 +294,7 @@ impl Shared {
     }
 
     /// Has the descriptors say what a change of the table does.
-    fn announce(&self, table: &mut Table, change: impl FnOnce(&mut Table)) {
+    pub(crate) fn announce(&self, table: &mut Table, change: impl FnOnce(&mut Table)) {
         let (had_unread, ended) = (table.has_unread(), table.counts().ended);
         change(table);
         self.signal(had_unread, table);
@@ -291,7 +305,7 @@ impl Shared {
     }
 
     /// Returns when no hold lives any more that began before; as the last resort, with everything invalid.
-    fn end_holds(&self, table: &mut Table) {
+    pub(crate) fn end_holds(&self, table: &mut Table) {
         if !self.holds.wait() {
             self.apply_overflow(table);
             self.holds.give_up();

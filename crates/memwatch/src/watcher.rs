@@ -48,7 +48,7 @@ impl Default for Options {
 /// Dropping a Watcher ends all its regions. All methods can be called from any thread; none from a signal handler.
 #[derive(Debug)]
 pub struct Watcher {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// Keeps the userfaultfd from children. Taken by drop.
     kept: Option<Slot>,
     /// Taken by drop.
@@ -82,7 +82,12 @@ impl Watcher {
         let capabilities = Capabilities::up_to(options.best_mode)?;
         let features = capabilities.mode().features();
         let userfaultfd = Userfaultfd::open(features).map_err(unavailable)?;
-        let shared = Shared::new(userfaultfd, options.max_regions, options.park_above)?;
+        let shared = Shared::new(
+            userfaultfd,
+            capabilities.mode(),
+            options.max_regions,
+            options.park_above,
+        )?;
         let shared = Arc::new(shared);
         let kept = sys::keep_from_children(shared.userfaultfd.as_fd())
             .map_err(|e| Error::system("pthread_atfork", e))?
@@ -345,7 +350,7 @@ impl Drop for Watcher {
     }
 }
 
-fn checked_range(start: usize, len: usize) -> Result<Range<usize>, Error> {
+pub(crate) fn checked_range(start: usize, len: usize) -> Result<Range<usize>, Error> {
     match start.checked_add(len) {
         Some(end) if len > 0 && end <= usize::MAX - sys::page_size() => Ok(start..end),
         _ => Err(Error::BadRange { start, len }),

@@ -7,11 +7,13 @@
 mod fork;
 mod pages;
 mod process;
+mod scan;
 mod userfaultfd;
 
 pub(crate) use fork::{Slot, keep_from_children};
 pub(crate) use pages::{SharedPage, WipedPages, is_mapped, mapping_at, open_own, page_size};
 pub(crate) use process::{thread_exists, thread_id, without_signals};
+pub(crate) use scan::scan;
 pub(crate) use userfaultfd::{Features, Message, Report, Userfaultfd};
 
 #[cfg(test)]

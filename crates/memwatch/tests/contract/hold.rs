@@ -116,7 +116,12 @@ fn changes_and_deregistration_wait_for_a_hold() {
     watchdog(60);
     let Some(watcher) = watcher() else { return };
     type Take = fn(&Watcher, &Pages);
-    let ways: [Take; 5] = [
+    let ways: [Take; 6] = [
+        |watcher, pages| {
+            watcher
+                .invalidate(pages.part(0..1), Kind::Unmapped)
+                .expect("told");
+        },
         |_, pages| pages.unmap_part(0..1),
         |_, pages| pages.discard(1..2),
         |_, pages| {

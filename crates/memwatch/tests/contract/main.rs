@@ -8,6 +8,7 @@ mod hold;
 mod order;
 mod paths;
 mod refusals;
+mod validate;
 
 use std::os::fd::AsFd;
 

@@ -4,12 +4,13 @@ mod memory;
 mod perform;
 
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use memory::Memory;
 use oarlock_memwatch::{
     Capabilities, Error, Event, Invalidation, Mapping, Mode, Operation, Options, Policy, Promise,
-    Watcher,
+    Region, Validation, Watcher,
 };
 use oarlock_sim::{assert_snapshot, not_run};
 use perform::perform;
@@ -139,7 +140,20 @@ fn measure(
     if !memory.is_unchanged() {
         return Err(Failure::Wrong("the memory is not as it was made".into()));
     }
+    let validate = || match watcher.validate(region.range()) {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::CannotValidate { .. }) => Ok(None),
+        Err(error) => Err(Failure::Wrong(error.to_string())),
+    };
+    let before = validate()?;
+    if before.is_some() != (mode == Mode::Full)
+        || before.is_some_and(|found| !found.is_intact() || found.absent > 0)
+    {
+        return Err(Failure::Wrong(format!("before: {before:?}")));
+    }
     let performed = perform(operation, &memory).map_err(Failure::NotHere)?;
+    // Before anybody reads the memory: a hole that is read is filled again.
+    let after = validate()?;
     let mut events = Vec::new();
     watcher
         .read_events(&mut events, 64)
@@ -173,8 +187,52 @@ fn measure(
         }
         (None, Err(_)) if memory.is_unchanged() => Ok(Promise::Refused),
         (None, Err(error)) => Err(Failure::Wrong(format!("refused ({error}), and changed"))),
-        (None, Ok(())) if memory.is_unchanged() => Ok(Promise::Unchanged),
-        (None, Ok(())) => Ok(Promise::Silent),
+        (None, Ok(())) if memory.is_unchanged() => match after {
+            Some(found) if !found.is_intact() => {
+                Err(Failure::Wrong(format!("unchanged, and found: {found:?}")))
+            }
+            _ => Ok(Promise::Unchanged),
+        },
+        (None, Ok(())) => match after {
+            Some(found) => is_found(operation, found, &region, &memory, &performed.pages),
+            None => Ok(Promise::Silent),
+        },
+    }
+}
+
+/// What has no event is found by asking.
+fn is_found(
+    operation: Operation,
+    found: Validation,
+    region: &Region,
+    memory: &Memory,
+    pages: &Range<usize>,
+) -> Result<Promise, Failure> {
+    let changed = pages.len() * memory.page;
+    let (count, invalidates) = match operation {
+        Operation::GuardInstall if !found.sees_guards => {
+            return Err(Failure::NotHere(
+                "this kernel does not tell guard pages apart".into(),
+            ));
+        }
+        Operation::GuardInstall => (found.guarded, true),
+        Operation::ShmDetach | Operation::ShmRemap | Operation::RemapFilePages => {
+            (found.unwatched, true)
+        }
+        _ => (found.absent, false),
+    };
+    if count != changed {
+        return Err(Failure::Wrong(format!(
+            "{found:?}, where {changed} bytes changed"
+        )));
+    }
+    let validated = region.validate();
+    match validated {
+        Ok(_) if region.is_valid() != invalidates => Ok(Promise::Silent),
+        other => Err(Failure::Wrong(format!(
+            "valid {} after {other:?}",
+            region.is_valid()
+        ))),
     }
 }
 
