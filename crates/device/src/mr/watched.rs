@@ -44,9 +44,9 @@ impl Probe {
 
     /// Asks the Watcher of a region, unless it was asked before; whether the region may be valid.
     fn ask(&self, validity: &Validity) -> bool {
-        let watcher = 0;
+        let watcher = validity.watcher();
         let asked = self.asked.each_ref().map(|one| one.load(Ordering::Relaxed));
-        if watcher != 0 && asked.contains(&watcher) {
+        if asked.contains(&watcher) {
             return true;
         }
         if validity.settle().is_err() {

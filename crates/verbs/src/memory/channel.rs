@@ -2,16 +2,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
-use oarlock_memwatch::{
-    Capabilities, Deregistered, Event, GenerationPage, Options, Policy, Statistics, Watcher,
-};
+use oarlock_memwatch::{Capabilities, Deregistered, Event, Options, Policy, Statistics, Watcher};
 use oarlock_port::fork;
 use oarlock_port::thread::spawn_without_signals;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::notified::Slot;
 use crate::context::Context;
@@ -49,13 +46,6 @@ struct Regions {
 }
 
 impl Regions {
-    fn has_any_that_ends(&self) -> bool {
-        let regions = lock(&self.by_cookie);
-        regions
-            .values()
-            .any(|slot| slot.policy == Policy::Deregister)
-    }
-
     /// Ends those of the device that have ended by their policy; how many.
     fn forget_ended(&self) -> usize {
         let has_ended = |slot: &Arc<Slot>| slot.policy == Policy::Deregister && !slot.is_valid();
@@ -70,55 +60,52 @@ impl Regions {
     }
 }
 
-/// The thread that frees what has ended by its policy: not the one that marks, for which every thread waits that unmaps. Nothing
-/// wakes it when a region ends, so it looks at the generation now and then, as long as there are such regions.
+/// The thread that frees what has ended by its policy: not the one that marks, for which every thread waits that unmaps.
 #[derive(Debug)]
 struct Sweeper {
-    thread: Thread,
-    stop: Arc<AtomicBool>,
+    stop: Arc<OwnedFd>,
 }
 
 impl Sweeper {
     fn start(watcher: &Watcher, regions: &Arc<Regions>) -> Result<Self, Error> {
-        let page = GenerationPage::map(watcher.generation_page()?)?;
-        // Before the first region that may end.
-        let seen = page.get();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (regions, stopped) = (Arc::clone(regions), Arc::clone(&stop));
-        let started = spawn_without_signals("memory regions", move || {
-            sweep(&regions, &page, seen, &stopped);
-        });
-        let thread = started.map_err(|source| Error::System {
+        let system = |source| Error::System {
             what: "start the thread that frees memory regions",
             source,
-        })?;
-        Ok(Self {
-            thread: thread.thread().clone(),
-            stop,
-        })
+        };
+        let ended = watcher.ended().try_clone_to_owned().map_err(system)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|error| system(error.into()))?);
+        let (regions, stopped) = (Arc::clone(regions), Arc::clone(&stop));
+        spawn_without_signals("memory regions", move || sweep(&regions, &ended, &stopped))
+            .map_err(system)?;
+        Ok(Self { stop })
     }
 }
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.thread.unpark();
+        // A counter of ours cannot be full.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
     }
 }
 
-/// Frees what has ended since the generation was `seen`, until `stop`.
-fn sweep(regions: &Regions, page: &GenerationPage, mut seen: u64, stop: &AtomicBool) {
-    while !stop.load(Ordering::Acquire) {
-        let now = page.get();
-        if now != seen {
-            seen = now;
-            regions.forget_ended();
+/// Frees whenever `ended` tells of it, until `stop` does.
+fn sweep(regions: &Regions, ended: &OwnedFd, stop: &OwnedFd) {
+    loop {
+        let mut fds = [
+            PollFd::new(ended, PollFlags::IN),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        if poll(&mut fds, None).is_err() {
+            // Only a shortage of kernel memory, or a debugger: the next round may do better, but not at once.
+            std::thread::sleep(PAUSE);
         }
-        if regions.has_any_that_ends() {
-            thread::park_timeout(BETWEEN_LOOKS);
-        } else {
-            thread::park();
+        if !fds[1].revents().is_empty() {
+            return;
         }
+        // Before looking: what ends afterwards is told again.
+        let _ = rustix::io::read(ended, &mut [0; 8]);
+        regions.forget_ended();
     }
 }
 
@@ -217,8 +204,8 @@ impl MemoryChannel {
         self.inner.watcher.generation()
     }
 
-    /// A descriptor of the page that has the generation, to map or to send to another process:
-    /// [`GenerationPage`](oarlock_memwatch::GenerationPage).
+    /// A descriptor of the page that has the generation, to map ([`GenerationPage`](oarlock_memwatch::GenerationPage)) or to send to
+    /// another process.
     ///
     /// # Errors
     /// `Memory`: no descriptor is left.
@@ -265,11 +252,6 @@ impl MemoryChannel {
         // One that has ended by its policy, or is being deregistered.
         if let Some(before) = before {
             before.end();
-        }
-        if policy == Policy::Deregister
-            && let Some(sweeper) = &*lock(&self.inner.sweeper)
-        {
-            sweeper.thread.unpark();
         }
         Ok(slot)
     }
@@ -319,10 +301,9 @@ impl Drop for Inner {
     }
 }
 
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Nobody leaves what it protects half done.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// How long the device keeps a region at most that has ended by its policy, on a machine that is not busy.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);

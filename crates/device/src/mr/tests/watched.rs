@@ -235,6 +235,54 @@ fn whatever_ends_the_watch_ends_the_keys() {
     assert_eq!(refused, Err(MemoryError::InvalidRemoteKey(region.rkey())));
 }
 
+/// A Watcher is asked once for each batch, whatever uses its regions, and not at all by those who use none.
+#[test]
+fn a_watcher_is_asked_once_a_batch() {
+    let (Some(watcher), Some(other)) = (watcher(), watcher()) else {
+        return;
+    };
+    let domain = Domain::new();
+    let blocks = [Block::new(1), Block::new(1), Block::new(1)];
+    let watches = [
+        blocks[0].watched(&watcher),
+        blocks[1].watched(&watcher),
+        blocks[2].watched(&other),
+    ];
+    let regions = [0, 1, 2].map(|i| domain.watched(&blocks[i], &watches[i], ALL));
+    let pages = Pages::new(1);
+    let plain = [domain.region(64, ALL), domain.foreign(&pages, ALL)];
+    let probes = || hooks::PROBES.take();
+    probes();
+    let mut memory = domain.memory();
+    for _ in 0..3 {
+        for region in &plain {
+            memory
+                .write_remote(region.rkey(), region.addr(), b"x")
+                .expect("there");
+        }
+    }
+    assert_eq!(probes(), 0);
+    for _ in 0..3 {
+        for region in &regions {
+            memory
+                .write_remote(region.rkey(), region.addr(), b"x")
+                .expect("there");
+            let mut out = [0];
+            memory
+                .gather(&[sge(region, 0, 1)], 0, &mut out)
+                .expect("there");
+            assert_eq!(&out, b"x");
+        }
+    }
+    assert_eq!(probes(), 2, "one for each Watcher");
+    drop(memory);
+    let mut memory = domain.memory();
+    memory
+        .write_remote(regions[1].rkey(), regions[1].addr(), b"x")
+        .expect("there");
+    assert_eq!(probes(), 1, "another batch");
+}
+
 /// Rounds in which memory is given back exactly between the check of the key and the copy. Returns in how many of them bytes
 /// were copied into memory that was another's.
 fn recycled_within_a_copy(is_weakened: bool, domain: &Domain, watcher: &Watcher) -> usize {
