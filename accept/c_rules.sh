@@ -10,7 +10,7 @@ if [ ! -e /usr/include/rdma/rdma_cma.h ] || [ ! -e /usr/include/infiniband/verbs
 fi
 sources=$here/crates/capi/tests/c
 mkdir "$work/bin"; chmod 755 "$work" "$work/bin"
-compile() { cc -O1 -g -Wall -Werror -o "$work/bin/$(basename "$1" .c)" "$1" -lrdmacm -libverbs -lpthread 2>"$work/cc.$(basename "$1" .c).err"; }
+compile() { cc -O1 -g -Wall -Werror -I"$here/dist/include" -o "$work/bin/$(basename "$1" .c)" "$1" -lrdmacm -libverbs -lpthread 2>"$work/cc.$(basename "$1" .c).err"; }
 for source in "$sources"/*.c; do compile "$source" || fail "$(basename "$source") does not compile"; done
 export PYTHONDONTWRITEBYTECODE=1
 python3 "$here/accept/programs/rules.py" "$sources" "$work/bin" "$here/crates/tools/man3" >"$work/rules.out" 2>&1 || fail "$(cat "$work/rules.out")"

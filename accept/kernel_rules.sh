@@ -24,7 +24,7 @@ run_rules() {
   # Emulated code takes its time.
   for source in "$sources"/*.c; do
     name=$(basename "$source" .c)
-    cc -O1 -g -DRULE_LIMIT=${OARLOCK_RULE_LIMIT:-90} -o "$share/bin/$name" "$source" -lrdmacm -libverbs -lpthread 2>"$work/cc.err" || fail "$name does not compile"
+    cc -O1 -g -I"$here/dist/include" -DRULE_LIMIT=${OARLOCK_RULE_LIMIT:-90} -o "$share/bin/$name" "$source" -lrdmacm -libverbs -lpthread 2>"$work/cc.err" || fail "$name does not compile"
   done
   for source in "$sources"/*.c; do
     name=$(basename "$source" .c)

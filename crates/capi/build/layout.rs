@@ -35,8 +35,9 @@ const ANONYMOUS: [(&str, &str); 5] = [
     ("rdma_addr", "destination"),
 ];
 /// Fields that are called something else there.
-const RENAMED: [(&str, &str, &str); 6] = [
+const RENAMED: [(&str, &str, &str); 7] = [
     ("ibv_mw", "type_", "type"),
+    ("oarlock_memory_event", "type_", "type"),
     ("rdma_addr", "ibaddr", "addr.ibaddr"),
     ("verbs_context", "priv_", "priv"),
     ("verbs_context", "abi_placeholder1", "ABI_placeholder1"),

@@ -6,6 +6,7 @@ use std::io;
 
 use oarlock_device as device;
 use oarlock_hostd as hostd;
+use oarlock_memwatch as memwatch;
 use oarlock_transport as transport;
 
 /// An error number of the system, positive.
@@ -85,6 +86,17 @@ pub(crate) fn object<T>(call: &'static str, result: Result<*mut T>) -> *mut T {
     }
 }
 
+/// For calls that answer how many, or -1 with `errno`.
+pub(crate) fn count(call: &'static str, result: Result<usize>) -> c_int {
+    match result {
+        Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
+        Err(refused) => {
+            tell(call, &refused);
+            -1
+        }
+    }
+}
+
 fn tell(call: &'static str, refused: &Refused) {
     crate::process::log::start();
     // An empty queue is an answer, not a fault.
@@ -105,6 +117,12 @@ impl From<device::Error> for Refused {
     }
 }
 
+impl From<memwatch::Error> for Refused {
+    fn from(error: memwatch::Error) -> Self {
+        Self::new(of_memory(&error), error.to_string())
+    }
+}
+
 impl From<hostd::Error> for Refused {
     fn from(error: hostd::Error) -> Self {
         Self::new(of_host(&error), error.to_string())
@@ -116,6 +134,7 @@ impl From<oarlock_verbs::Error> for Refused {
         let errno = match &error {
             oarlock_verbs::Error::Host(error) => of_host(error),
             oarlock_verbs::Error::Device(error) => of_device(error),
+            oarlock_verbs::Error::Memory(error) => of_memory(error),
             oarlock_verbs::Error::NoSuchDevice { .. } => libc::ENODEV,
             _ => libc::EINVAL,
         };
@@ -141,13 +160,37 @@ fn of_device(error: &device::Error) -> c_int {
         Error::UnsupportedAccess { .. }
         | Error::ImplicitOnDemand
         | Error::UnsupportedQpType(_)
-        | Error::XrcDomainOfFile => libc::EOPNOTSUPP,
+        | Error::XrcDomainOfFile
+        | Error::Watched => libc::EOPNOTSUPP,
         Error::WindowsBound { .. } => libc::EBUSY,
-        Error::WouldBlock => libc::EAGAIN,
+        // The memory changed while it was registered, or since.
+        Error::WouldBlock | Error::Invalidated { .. } => libc::EAGAIN,
         Error::DeviceFatal => libc::EIO,
         Error::Forked => libc::EPERM,
         Error::QueuePair(error) => of_queue_pair(error),
         Error::CannotJoin { source, .. } | Error::System { source, .. } => of_system(source),
+        _ => libc::EINVAL,
+    }
+}
+
+fn of_memory(error: &memwatch::Error) -> c_int {
+    use memwatch::{Error, Reason};
+    match error {
+        Error::Unavailable { reason, errno } => match reason {
+            Reason::NotPermitted => libc::EACCES,
+            Reason::NoResources => *errno,
+            _ => libc::EOPNOTSUPP,
+        },
+        Error::NotWatchable { .. } => libc::EOPNOTSUPP,
+        Error::Conflict { .. } => libc::EBUSY,
+        Error::NotMapped { .. } => libc::EFAULT,
+        Error::BadRange { len, .. } if *len > 0 => libc::EFAULT,
+        Error::OutOfMappings { .. } | Error::TooManyRegions { .. } => libc::ENOMEM,
+        Error::TooManyWatchers { .. } => libc::EMFILE,
+        Error::CookieInUse { .. } => libc::EEXIST,
+        Error::Forked => libc::EPERM,
+        Error::Broken => libc::EOWNERDEAD,
+        Error::System { source, .. } => of_system(source),
         _ => libc::EINVAL,
     }
 }

@@ -6,6 +6,7 @@
 //!  abi/       structures and numbers of the headers; no code
 //!  process/   the one host and endpoint of this process, its log, a second copy, forks
 //!  errno.rs   how a refused call is told: errno, and a sentence in the log
+//!  memory/    memory events, our extension of libibverbs
 //!  verbs/     libibverbs: devices, contexts, memory, queues, work requests
 //!  cm/        librdmacm: channels, identifiers, events, and what is made of them
 //! ```
@@ -17,6 +18,7 @@ mod abi;
 mod cm;
 mod compat;
 mod errno;
+mod memory;
 mod private;
 mod process;
 mod rsocket;

@@ -1,4 +1,5 @@
-//! R-PAR: sizes, offsets and numbers of `src/abi` are those of the installed headers of rdma-core: a C program prints them.
+//! R-PAR: sizes, offsets and numbers of `src/abi` are those of the installed headers of rdma-core, and of the header of our
+//! extension: a C program prints them.
 #![allow(
     dead_code,
     unused_qualifications,
@@ -33,6 +34,9 @@ const fn size_of_field<T, F>(_: fn(*const T) -> *const F) -> usize {
 }
 
 include!(concat!(env!("OUT_DIR"), "/layout.rs"));
+
+/// Where the header of our extension is.
+const EXTENSION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/include");
 
 /// The release whose headers `src/abi` follows. Later ones only add: at the end of a structure, and at the start of
 /// `verbs_context`, which ends where programs hold it.
@@ -92,6 +96,50 @@ fn structures_and_numbers_are_those_of_the_headers() {
     assert!(compared > 1000, "{compared} were compared");
 }
 
+/// The header of our extension is C99 and C++, without a warning, and refers to our functions weakly: a program that uses it is
+/// linked with whatever library is there.
+#[test]
+fn the_header_of_the_extension_is_c_and_cpp() {
+    if installed().is_none() {
+        return oarlock_sim::not_run("programs", "no C compiler, or no headers of rdma-core");
+    }
+    let source = "#include <oarlock/memory_events.h>\n\
+                  int main(void) { return oarlock_has_memory_events(); }\n";
+    let folder = tempfile::tempdir().unwrap();
+    for (compiler, name, language) in [
+        ("cc", "header.c", "-std=c99"),
+        ("cc", "header.c", "-std=c11"),
+        ("c++", "header.cpp", "-std=c++11"),
+        ("c++", "header.cpp", "-std=c++17"),
+    ] {
+        let file = folder.path().join(name);
+        std::fs::write(&file, source).unwrap();
+        let program = folder.path().join("program");
+        let built = Command::new(compiler)
+            .args([
+                "-I",
+                EXTENSION,
+                language,
+                "-pedantic",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+            ])
+            .arg("-o")
+            .arg(&program)
+            .arg(&file)
+            .output();
+        let Ok(output) = built else {
+            oarlock_sim::not_run("programs", format!("{compiler} is not installed"));
+            continue;
+        };
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{language}: {errors}");
+        let status = Command::new(&program).status().unwrap();
+        assert!(status.success(), "{language}: no library has it");
+    }
+}
+
 /// The release of rdma-core whose headers a C program finds.
 fn installed() -> Option<u32> {
     let source = "#include <rdma/rdma_cma.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\nint main(void) { return 0; }\n";
@@ -115,7 +163,7 @@ fn installed() -> Option<u32> {
 fn program() -> String {
     let mut text = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
-         #include <infiniband/sa-kern-abi.h>\n#include <rdma/rdma_cma.h>\n\
+         #include <infiniband/sa-kern-abi.h>\n#include <rdma/rdma_cma.h>\n#include <oarlock/memory_events.h>\n\
          #define SIZE(t, n) printf(\"%s\\t%lld\\n\", n, (long long)sizeof(t))\n\
          #define FIELD(t, f, n) printf(\"%s\\t%lld\\n%s size\\t%lld\\n\", n, (long long)offsetof(t, f), n, (long long)sizeof(((t *)0)->f))\n\
          #define NUMBER(v) printf(\"%s\\t%lld\\n\", #v, (long long)(v))\n\
@@ -164,7 +212,7 @@ fn compile(source: &str, program: &Path) -> Result<(), String> {
     let file = folder.path().join("layout.c");
     std::fs::write(&file, source).unwrap();
     let output = Command::new("cc")
-        .arg("-o")
+        .args(["-I", EXTENSION, "-o"])
         .arg(program)
         .arg(&file)
         .output()

@@ -166,6 +166,7 @@ fn the_nodes_are_chained_as_in_rdma_core() {
         "IBVERBS_1.0",
         "IBVERBS_PRIVATE_34",
         "IBVERBS_PRIVATE_65",
+        "OARLOCK_1.0",
     ] {
         assert_eq!(of(alone).len(), 1);
     }

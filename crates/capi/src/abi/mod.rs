@@ -1,4 +1,4 @@
-//! The C interface as data: structures, numbers, tables of functions, of rdma-core 44 on a 64-bit machine.
+//! The C interface as data: structures, numbers, tables of functions, of rdma-core 44 on a 64-bit machine, and of our extension.
 //!
 //! No code here. `tests/layout.rs` compares sizes and offsets with the installed headers.
 #![allow(
@@ -15,6 +15,7 @@
 mod attributes;
 mod constants;
 mod context;
+mod memory;
 mod objects;
 mod rdma;
 mod work;
@@ -22,6 +23,7 @@ mod work;
 pub(crate) use attributes::*;
 pub(crate) use constants::*;
 pub(crate) use context::*;
+pub(crate) use memory::*;
 pub(crate) use objects::*;
 pub(crate) use rdma::*;
 pub(crate) use work::*;

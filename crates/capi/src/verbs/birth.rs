@@ -6,16 +6,16 @@ use crate::errno::{Refused, Result};
 
 /// The process that an object was made in.
 #[derive(Clone, Copy)]
-pub(super) struct Birth(u32);
+pub(crate) struct Birth(u32);
 
 impl Birth {
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         Self(fork::generation())
     }
 
     /// # Errors
     /// `EPERM`: this is a forked child of that process. Locks of the object may be held for ever here.
-    pub(super) fn check(self) -> Result<()> {
+    pub(crate) fn check(self) -> Result<()> {
         if self.0 == fork::generation() {
             return Ok(());
         }

@@ -21,6 +21,7 @@ use crate::abi::{
     ibv_context, ibv_context_ops, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context,
 };
 use crate::errno::{self, Result};
+use crate::memory::Slot;
 use crate::process::Process;
 
 /// An opened device. C holds a pointer to the `ibv_context` at the end of `abi`; what stands before that is reached from it
@@ -40,7 +41,9 @@ pub(crate) struct Context {
     pub(crate) srqs: Registry<SrqId, ibv_srq>,
     /// The XRC domains of files.
     pub(super) xrc_files: Files,
-    pub(super) birth: Birth,
+    /// The memory channel, if there is one.
+    pub(crate) memory: Slot,
+    pub(crate) birth: Birth,
     /// The number of the next object that shows one to the program.
     handles: AtomicU32,
 }
@@ -79,6 +82,7 @@ impl Context {
             cqs: Registry::default(),
             srqs: Registry::default(),
             xrc_files: Files::default(),
+            memory: Slot::default(),
             birth: Birth::here(),
             handles: AtomicU32::new(0),
         });

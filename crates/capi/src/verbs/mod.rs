@@ -3,7 +3,7 @@
 pub(crate) mod acks;
 pub(crate) mod ah;
 pub(crate) mod async_event;
-mod birth;
+pub(crate) mod birth;
 pub(crate) mod comp_channel;
 pub(crate) mod context;
 pub(crate) mod cq;

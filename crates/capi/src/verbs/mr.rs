@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oarlock_device::{Access, Region, Reregistration, Translation};
+use oarlock_port::thread::Uncancelled;
 
 use super::context::Context;
 use super::pd::{Pd, Use};
@@ -18,12 +19,15 @@ use crate::abi::{
     IBV_REREG_MR_FLAGS_SUPPORTED, ib_uverbs_advise_mr_advice, ibv_mr, ibv_pd, ibv_sge,
 };
 use crate::errno::{self, Refused, Result};
+use crate::memory::Watch;
 
 /// A memory region.
 #[repr(C)]
 pub(crate) struct Mr {
     abi: UnsafeCell<ibv_mr>,
     inner: Mutex<Registered>,
+    /// Of a region that is watched.
+    watch: Option<Watch>,
     context: Arc<Context>,
 }
 
@@ -38,9 +42,45 @@ impl Mr {
     ///
     /// # Safety
     /// `mr` is what C got of this library, and not deregistered.
-    unsafe fn of<'a>(mr: *mut ibv_mr) -> &'a Self {
+    pub(crate) unsafe fn of<'a>(mr: *mut ibv_mr) -> &'a Self {
         // SAFETY: the caller's promise; `abi` is the first field.
         unsafe { &*mr.cast::<Self>() }
+    }
+
+    /// What C knows a new region by.
+    pub(crate) fn make(
+        pd: &Pd,
+        pd_ptr: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        region: Region,
+        watch: Option<Watch>,
+    ) -> *mut ibv_mr {
+        let public = ibv_mr {
+            context: pd.context.as_ptr(),
+            pd: pd_ptr,
+            addr,
+            length,
+            handle: pd.context.next_handle(),
+            lkey: region.lkey().0,
+            rkey: region.rkey().0,
+        };
+        let registered = Registered {
+            region: Some(region),
+            in_pd: pd.enter(),
+        };
+        let mr = Box::new(Self {
+            abi: UnsafeCell::new(public),
+            inner: Mutex::new(registered),
+            watch,
+            context: Arc::clone(&pd.context),
+        });
+        Box::into_raw(mr).cast()
+    }
+
+    /// Of a region that is watched.
+    pub(crate) const fn watch(&self) -> Option<&Watch> {
+        self.watch.as_ref()
     }
 
     fn lock(&self) -> MutexGuard<'_, Registered> {
@@ -91,25 +131,7 @@ fn register(
         // SAFETY: as above.
         unsafe { pd.inner.register_at(start, length, iova, access)? }
     };
-    let public = ibv_mr {
-        context: pd.context.as_ptr(),
-        pd: pd_ptr,
-        addr,
-        length,
-        handle: pd.context.next_handle(),
-        lkey: region.lkey().0,
-        rkey: region.rkey().0,
-    };
-    let registered = Registered {
-        region: Some(region),
-        in_pd: pd.enter(),
-    };
-    let mr = Box::new(Mr {
-        abi: UnsafeCell::new(public),
-        inner: Mutex::new(registered),
-        context: Arc::clone(&pd.context),
-    });
-    Ok(Box::into_raw(mr).cast())
+    Ok(Mr::make(pd, pd_ptr, addr, length, region, None))
 }
 
 /// `ibv_reg_mr`, called where no flag of the optional range can be meant.
@@ -209,16 +231,29 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's promise.
-    let done = deregister(unsafe { Mr::of(mr) });
-    let freed = done.map(|()| {
-        // SAFETY: `register` made it of a box, and the program does not use it any more.
-        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
-    });
-    errno::positive("ibv_dereg_mr", freed)
+    let done = unsafe { deregister(mr) };
+    errno::positive("ibv_dereg_mr", done.map(drop))
 }
 
-fn deregister(mr: &Mr) -> Result<()> {
+/// Ends a region and frees what C knows it by: how many of its events were read.
+///
+/// # Errors
+/// `EBUSY`: windows are bound to it; it stays.
+///
+/// # Safety
+/// As [`Mr::of`]; on success C does not use it any more.
+pub(crate) unsafe fn deregister(mr: *mut ibv_mr) -> Result<u64> {
+    // SAFETY: the caller's promise.
+    let ended = end(unsafe { Mr::of(mr) })?;
+    // SAFETY: `make` made it of a box, and the program does not use it any more.
+    drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+    Ok(ended)
+}
+
+fn end(mr: &Mr) -> Result<u64> {
     mr.context.birth.check()?;
+    // Ending a watch may wait.
+    let _uncancelled = mr.watch().map(|_| Uncancelled::new());
     let mut registered = mr.lock();
     if let Some(region) = registered.region.take()
         && let Err((region, error)) = region.deregister()
@@ -226,7 +261,7 @@ fn deregister(mr: &Mr) -> Result<()> {
         registered.region = Some(region);
         return Err(error.into());
     }
-    Ok(())
+    Ok(mr.watch().map_or(0, Watch::end))
 }
 
 /// `ibv_rereg_mr`: 0, or one of `enum ibv_rereg_mr_err_code` with `errno`; the region is as it was then.

@@ -6,7 +6,7 @@ use super::table;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) name: &'static str,
-    /// Other names, without `rdma_`.
+    /// Other names, without `rdma_` or `oarlock_`.
     aliases: &'static [&'static str],
 }
 
@@ -79,6 +79,17 @@ pub(super) const CALLS: &[Call] = &[
         &["resolve_ib_service", "query_addrinfo"],
     ),
     call("write_cm_event", &["inject_event"]),
+    call(
+        "create_memory_channel",
+        &["destroy_memory_channel", "query_memory_events"],
+    ),
+    call("reg_mr_notify", &["register_notified"]),
+    call("dereg_mr_notified", &["mr_is_valid"]),
+    call("dereg_notified_mrs", &["deregister_notified"]),
+    call(
+        "read_memory_events",
+        &["read_events", "settle_memory_events", "settle"],
+    ),
 ];
 
 const fn call(name: &'static str, aliases: &'static [&'static str]) -> Call {
@@ -117,7 +128,7 @@ fn names(call: &Call) -> impl Iterator<Item = String> {
 
 fn plain(name: &str) -> String {
     let name = table::plain(name);
-    for prefix in ["rdma-", "ucma-"] {
+    for prefix in ["rdma-", "ucma-", "oarlock-"] {
         if let Some(rest) = name.strip_prefix(prefix) {
             return rest.to_owned();
         }

@@ -81,8 +81,15 @@ pub(super) const TABLE: Table = Table {
             16,
             "EBUSY",
             &[],
-            "the service ID is registered already, or a resolution is under way",
-            "listen on another port, or wait for the event of the resolution",
+            "the service ID is registered already, or a resolution is under way; an object is in use; memory is watched by another userfaultfd",
+            "listen on another port, wait for the event of the resolution, or destroy what uses the object",
+        ),
+        entry(
+            17,
+            "EEXIST",
+            &[],
+            "the context has a memory channel, or a region of it has that cookie",
+            "use the channel that is there, or another cookie: the address of an object of the program is one",
         ),
         entry(
             19,
@@ -97,6 +104,13 @@ pub(super) const TABLE: Table = Table {
             &[],
             "an argument is out of range, or the call is not for the identifier's present state; the sentence names value and limit, or the state",
             "compare with the order of calls: create_id, [bind_addr], resolve_addr, resolve_route, create_qp, connect; or create_id, bind_addr, listen, accept. `--call NAME` lists the rules of one call",
+        ),
+        entry(
+            24,
+            "EMFILE",
+            &[],
+            "the process has no descriptor left, or as many memory channels as it may",
+            "close some, or raise the limit (ulimit -n)",
         ),
         entry(
             28,
@@ -230,6 +244,13 @@ pub(super) const TABLE: Table = Table {
             &[],
             "the request was not tried, because an earlier one of its batch failed",
             "see the error of the earlier request",
+        ),
+        entry(
+            130,
+            "EOWNERDEAD",
+            &[],
+            "a thread ended inside a call on the memory channel, which is lost with it",
+            "deregister its regions, destroy the channel, and make another",
         ),
         entry(
             524,

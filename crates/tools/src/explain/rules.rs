@@ -5,6 +5,7 @@ mod channels;
 mod connections;
 mod datagrams;
 mod every_call;
+mod memory;
 
 use super::calls::Rule;
 
@@ -15,6 +16,7 @@ pub(super) fn rules() -> impl Iterator<Item = &'static Rule> {
         connections::CONNECTIONS,
         datagrams::DATAGRAMS,
         channels::CHANNELS,
+        memory::MEMORY,
         every_call::EVERY_CALL,
     ]
     .into_iter()
@@ -53,8 +55,10 @@ const ENOMEM: i64 = 12;
 const EACCES: i64 = 13;
 const EFAULT: i64 = 14;
 const EBUSY: i64 = 16;
+const EEXIST: i64 = 17;
 const ENODEV: i64 = 19;
 const EINVAL: i64 = 22;
+const EMFILE: i64 = 24;
 const ENOSPC: i64 = 28;
 const EPIPE: i64 = 32;
 const EDEADLK: i64 = 35;
@@ -74,4 +78,5 @@ const ETIMEDOUT: i64 = 110;
 const ECONNREFUSED: i64 = 111;
 const EHOSTUNREACH: i64 = 113;
 const ECANCELED: i64 = 125;
+const EOWNERDEAD: i64 = 130;
 const ENOTSUPP: i64 = 524;

@@ -34,6 +34,9 @@ macro_rules! pages {
 
 /// Every page, by name.
 pub(super) const PAGES: &[Page] = pages! {
+    "oarlock_create_memory_channel"
+    "oarlock_read_memory_events"
+    "oarlock_reg_mr_notify"
     "rdma_accept"
     "rdma_connect"
     "rdma_create_event_channel"

@@ -226,7 +226,7 @@ fn fill(line: &str, into: &mut String) {
 
 const WIDTH: usize = 79;
 /// When the texts changed last.
-const DATE: &str = "2026-11-29";
+const DATE: &str = "2026-11-30";
 
 fn usage(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();

@@ -328,17 +328,18 @@ pub(super) const PAGES: &[Page] = &[
         name: "oarlock-env",
         description: &[
             "Prints the commands by which a shell sets the variables that oarlock-run(1) gives to a program: programs that are started from that shell use the software devices from then on. The program that runs is not examined, so that one that cannot get the libraries runs without them.",
+            "With --cflags it prints the option by which a C compiler finds the header oarlock/memory_events.h instead, which is beside the libraries; oarlock_create_memory_channel(3) is about what it declares.",
         ],
         exit_status: STATUS,
         environment: PROGRAM_IN_C,
         related: &["oarlock-run"],
-        see_also: &[("ld.so", "8")],
+        see_also: &[("oarlock_create_memory_channel", "3"), ("ld.so", "8")],
     },
     Page {
         name: "oarlock-man",
         description: &[
             "Prints the source of a manual page, or writes all of them, for packages and for reading without an installation.",
-            "There is one page for each command of this program (section 1), and one for each group of calls of the C libraries whose behaviour this project defines (section 3), found by the name of any of its calls: event channels, identifiers, migration, connecting, events, options, multicast. What those do not say is as in the manual pages of librdmacm and libibverbs.",
+            "There is one page for each command of this program (section 1), and one for each group of calls of the C libraries whose behaviour this project defines (section 3), found by the name of any of its calls: event channels, identifiers, migration, connecting, events, options, multicast, memory events. What those do not say is as in the manual pages of librdmacm and libibverbs.",
         ],
         exit_status: STATUS,
         environment: &[LOG],

@@ -1,5 +1,5 @@
 //! `oarlock run`: a program that was built against rdma-core, as it is, on this host's software devices. `oarlock env`: the
-//! same for a shell.
+//! same for a shell, and the header of the extension for a compiler ([`header`]).
 //!
 //! The program takes the place of this one (execve(2)): its process number, terminal, signals and exit status are its own. What
 //! is done before: [`program`] finds it and says what would keep the libraries from it, [`folder`] finds them, [`environment`]
@@ -11,6 +11,7 @@
 mod elf;
 mod environment;
 mod folder;
+mod header;
 mod program;
 
 use crate::failure::{Failure, system};
@@ -41,7 +42,7 @@ pub(crate) struct RunOptions {
 /// Options of `oarlock env`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  eval \"$(oarlock env)\"                        sh, bash, zsh: programs of this shell from now on\n  oarlock env --shell fish | source"
+    after_help = "Examples:\n  eval \"$(oarlock env)\"                        sh, bash, zsh: programs of this shell from now on\n  oarlock env --shell fish | source\n  cc $(oarlock env --cflags) cache.c -libverbs   a program that uses the extension for memory events"
 )]
 pub(crate) struct EnvOptions {
     #[command(flatten)]
@@ -49,6 +50,9 @@ pub(crate) struct EnvOptions {
     /// The shell that is to read it
     #[arg(long, value_enum, value_name = "SHELL", default_value_t)]
     shell: Shell,
+    /// Prints instead what a C compiler needs to find the header of the extension, oarlock/memory_events.h
+    #[arg(long, exclusive = true)]
+    cflags: bool,
 }
 
 /// The exit status of what is ours of `oarlock run`: no program has it by accident.
@@ -114,17 +118,25 @@ fn start_service() -> Result<(), Refusal> {
     Host::start(&own).map_err(|error| Refusal::ours(error.to_string()))
 }
 
-/// Prints the variables for a shell.
+/// Prints the variables for a shell, or the flags for a compiler.
 pub(crate) fn env(options: &EnvOptions) -> Result<(), Failure> {
-    let refused = |refusal: Refusal| Failure::Result(refusal.sentence);
-    let libraries = folder::libraries().map_err(refused)?;
-    let variables = options.settings.variables(&libraries).map_err(refused)?;
-    options.settings.begin_trace().map_err(refused)?;
-    let script = options.shell.script(&variables);
+    let script = if options.cflags {
+        (header::cflags()? + "\n").into_bytes()
+    } else {
+        variables_for(options)?
+    };
     let mut out = io::stdout().lock();
     out.write_all(&script)
         .and_then(|()| out.flush())
         .map_err(system("standard output"))
+}
+
+fn variables_for(options: &EnvOptions) -> Result<Vec<u8>, Failure> {
+    let refused = |refusal: Refusal| Failure::Result(refusal.sentence);
+    let libraries = folder::libraries().map_err(refused)?;
+    let variables = options.settings.variables(&libraries).map_err(refused)?;
+    options.settings.begin_trace().map_err(refused)?;
+    Ok(options.shell.script(&variables))
 }
 
 fn say(kind: &str, sentence: &str) {
