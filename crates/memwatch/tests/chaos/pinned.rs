@@ -27,12 +27,14 @@ impl Pinned {
     pub(crate) fn new(start: usize, len: usize) -> io::Result<Self> {
         let pages = start & !(PAGE - 1)..(start + len).next_multiple_of(PAGE);
         let (read, write) = pipe(pages.len() / PAGE)?;
-        // A child would share the pages, and the parent's next write would go to a copy: what ibv_fork_init(3) is for.
-        // SAFETY: says who inherits the memory, and changes nothing in it.
-        let advised =
-            unsafe { libc::madvise(pages.start as *mut c_void, pages.len(), libc::MADV_DONTFORK) };
-        if advised != 0 {
-            return Err(io::Error::last_os_error());
+        // A child would share the pages, and the parent's next write would go to a copy: what ibv_fork_init(3) is for. Pages that an
+        // earlier child was given are made this process's own.
+        for advice in [libc::MADV_DONTFORK, libc::MADV_POPULATE_WRITE] {
+            // SAFETY: changes nothing in the memory.
+            let advised = unsafe { libc::madvise(pages.start as *mut c_void, pages.len(), advice) };
+            if advised != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
         let mut at = pages.start;
         while at < pages.end {
