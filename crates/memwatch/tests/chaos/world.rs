@@ -360,8 +360,6 @@ unsafe fn judge(cache: &dyn Cache, tally: &Tally, start: usize, len: usize, what
         match (how, answer.right) {
             (Lookup::Strict, false) => {
                 count(&tally.stale);
-                if cache.refuses_holes() {
-                }
                 if what == What::Block {
                     count(&tally.block_stale);
                 }
