@@ -14,6 +14,7 @@
 //!      |  Reader: the thread that reads events     reader.rs     never allocates, never waits for the lock
 //!      |  GenerationPage                           generation.rs also of other processes
 //!      |  validate, invalidate                     validate.rs   for what has no event
+//!      |  hooks                                    hooks.rs      the same, at the calls themselves
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
 //!      v
 //!   userfaultfd, pages, signals                    sys/          the only unsafe code
@@ -55,6 +56,7 @@ mod error;
 mod event;
 mod generation;
 mod hold;
+pub mod hooks;
 mod lock;
 mod maps;
 mod marks;

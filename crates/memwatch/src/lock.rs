@@ -39,6 +39,11 @@ impl<T> Lock<T> {
         self.lost.load(Ordering::Acquire)
     }
 
+    /// Whether this thread has it.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & !WAITERS == thread_id()
+    }
+
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word

@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) mode: Mode,
     /// Opened when it is first asked.
     pub(crate) pagemap: OnceLock<OwnedFd>,
-    table: Lock<Table>,
+    pub(crate) table: Lock<Table>,
     pub(crate) marks: Marks,
     pub(crate) generation: Generation,
     /// Readable exactly while an event is unread.

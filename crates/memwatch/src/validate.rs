@@ -182,6 +182,18 @@ impl Shared {
         Ok(self.pagemap.get_or_init(|| opened).as_fd())
     }
 
+    /// The same from wherever the program changes memory, also inside a call of this crate that allocates: then without an event, and
+    /// for all regions.
+    pub(crate) fn invalidate_anyhow(&self, range: Range<usize>, kind: Kind) {
+        if self.check().is_ok() && self.table.is_mine() {
+            self.marks.clear_all();
+            self.generation.grow();
+        } else {
+            // Where nothing can be told any more, nothing is valid.
+            let _ = self.invalidate(range, kind);
+        }
+    }
+
     /// As if the kernel had reported it.
     pub(crate) fn invalidate(&self, range: Range<usize>, kind: Kind) -> Result<(), Error> {
         let mut table = self.enter()?;

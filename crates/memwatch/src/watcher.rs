@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::capabilities::{Capabilities, Mode, unavailable};
 use crate::error::Error;
 use crate::event::{Deregistered, Event, Policy};
+use crate::hooks;
 use crate::maps;
 use crate::reader;
 use crate::region::{Region, Validity};
@@ -104,6 +105,7 @@ impl Watcher {
             .map_err(|e| Error::system("pthread_create", e))?
         };
         shared.wait_for_reader();
+        hooks::enter(&shared);
         Ok(Self {
             shared,
             kept: Some(kept),
@@ -337,6 +339,7 @@ impl Drop for Watcher {
             std::mem::forget((self.reader.take(), self.kept.take()));
             return;
         }
+        hooks::leave(&self.shared);
         self.shared.end();
         // While the reader still reads: what this allocates and frees may be watched. Closing the descriptor would release the
         // mappings, too, but not if a child forked behind the C library's back still has a copy.

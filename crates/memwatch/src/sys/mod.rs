@@ -4,14 +4,17 @@
     reason = "calls into libc and shared pages; each block argues its obligations"
 )]
 
+pub(crate) mod calls;
 mod fork;
 mod pages;
+mod per_process;
 mod process;
 mod scan;
 mod userfaultfd;
 
 pub(crate) use fork::{Slot, keep_from_children};
 pub(crate) use pages::{SharedPage, WipedPages, is_mapped, mapping_at, open_own, page_size};
+pub(crate) use per_process::PerProcess;
 pub(crate) use process::{thread_exists, thread_id, without_signals};
 pub(crate) use scan::scan;
 pub(crate) use userfaultfd::{Features, Message, Report, Userfaultfd};
