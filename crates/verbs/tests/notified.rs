@@ -195,6 +195,7 @@ fn a_region_ends_with_its_memory_and_the_channel_tells() {
     assert_eq!((page.get(), channel.generation()), (before, before));
 
     std::thread::scope(|scope| scope.spawn(|| block.recycle()).join().expect("recycled"));
+    channel.settle().expect("alive");
     assert!(is_readable(&channel));
     assert!(!region.is_valid());
     assert_eq!(page.get(), before + 1);
@@ -429,7 +430,8 @@ fn a_cache_over_the_device_never_serves_other_memory() {
         if round % 2 == 1 {
             from.recycle();
             to.recycle();
-            assert!(!source.is_valid() && !sink.is_valid());
+            let are_gone = || !source.is_valid() && !sink.is_valid();
+            eventually("the marks", are_gone);
         }
     }
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
