@@ -181,7 +181,7 @@ fn of_memory(error: &memwatch::Error) -> c_int {
             Reason::NoResources => *errno,
             _ => libc::EOPNOTSUPP,
         },
-        Error::NotWatchable { .. } => libc::EOPNOTSUPP,
+        Error::NotWatchable { .. } | Error::CannotValidate { .. } => libc::EOPNOTSUPP,
         Error::Conflict { .. } => libc::EBUSY,
         Error::NotMapped { .. } => libc::EFAULT,
         Error::BadRange { len, .. } if *len > 0 => libc::EFAULT,

@@ -214,6 +214,16 @@ OARLOCK_MEMORY_WEAK int oarlock_settle_memory_events(struct oarlock_memory_chann
 /* Whether the memory of the region is still what was registered, as far as is known: 1, 0, or -1 if it is not watched. */
 OARLOCK_MEMORY_WEAK int oarlock_mr_is_valid(struct ibv_mr *mr);
 
+/*
+ * Asks the kernel whether the memory of the region is still there, for what no event can show: 1, or 0 if it is not, which then
+ * has an event, too; -1 if it cannot be told.
+ */
+OARLOCK_MEMORY_WEAK int oarlock_validate_mr(struct ibv_mr *mr);
+
+/* Invalidates all regions in a range, by who is about to do there what no event can show: 0, or an error number. */
+OARLOCK_MEMORY_WEAK int oarlock_invalidate_memory(struct oarlock_memory_channel *channel, void *addr, size_t length,
+						  enum oarlock_memory_kind kind);
+
 /* What the channel of the context can see, or one would that was made now: 0, or an error number. */
 OARLOCK_MEMORY_WEAK int oarlock_query_memory_events(struct ibv_context *context,
 						    struct oarlock_memory_capabilities *capabilities);

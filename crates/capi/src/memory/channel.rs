@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
@@ -29,7 +29,7 @@ pub(crate) struct Channel {
     pub(super) watcher: Watcher,
     page: Page,
     context: Arc<Context>,
-    birth: Birth,
+    pub(super) birth: Birth,
     users: Users,
     /// The number of the next region.
     next: AtomicU64,
@@ -181,6 +181,20 @@ impl Channel {
         self.watcher.read_events(&mut events, max)?;
         // Where a full array left no room to say that none is left, the next call says it.
         Ok(events.iter().filter_map(public).take(max).collect())
+    }
+}
+
+/// The kind that C means.
+fn kind_of(number: u32) -> Result<Kind> {
+    match number {
+        OARLOCK_MEMORY_UNKNOWN => Ok(Kind::Unknown),
+        OARLOCK_MEMORY_DISCARDED => Ok(Kind::Discarded),
+        OARLOCK_MEMORY_UNMAPPED => Ok(Kind::Unmapped),
+        OARLOCK_MEMORY_MOVED => Ok(Kind::Moved),
+        other => Err(Refused::new(
+            libc::EINVAL,
+            format!("kind {other} is not known"),
+        )),
     }
 }
 
@@ -357,4 +371,29 @@ pub(crate) unsafe extern "C" fn oarlock_settle_memory_events(
     let settled =
         unsafe { Channel::of(channel) }.and_then(|channel| Ok(channel.watcher.settle()?));
     errno::positive("oarlock_settle_memory_events", settled)
+}
+
+/// `oarlock_invalidate_memory(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn oarlock_invalidate_memory(
+    channel: *mut oarlock_memory_channel,
+    addr: *mut c_void,
+    length: usize,
+    of_kind: c_uint,
+) -> c_int {
+    let _uncancelled = Uncancelled::new();
+    let start = addr.addr();
+    // SAFETY: the program's promise.
+    let invalidated = unsafe { Channel::of(channel) }.and_then(|channel| {
+        let of_kind = kind_of(of_kind)?;
+        let end = start.checked_add(length).filter(|_| length > 0);
+        let end = end.ok_or_else(|| {
+            Refused::new(
+                libc::EINVAL,
+                "a range that is empty, or leaves the address space",
+            )
+        })?;
+        Ok(channel.watcher.invalidate(start..end, of_kind)?)
+    });
+    errno::positive("oarlock_invalidate_memory", invalidated)
 }

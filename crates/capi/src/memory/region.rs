@@ -37,6 +37,18 @@ impl Watch {
             .and_then(|region| region.deregister().ok())
             .unwrap_or(0)
     }
+
+    /// Whether the region's memory is there, as the kernel says. What is missing invalidates it.
+    fn validate(&self) -> Result<bool> {
+        self.channel.birth.check()?;
+        let region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = &*region
+            && self.validity.is_valid()
+        {
+            region.validate()?;
+        }
+        Ok(self.validity.is_valid())
+    }
 }
 
 /// Watches the memory first and then registers it, so that no change in between is missed.
@@ -194,6 +206,16 @@ pub(crate) unsafe extern "C" fn oarlock_mr_is_valid(mr: *mut ibv_mr) -> c_int {
         Some(watch) => watch.validity.is_valid().into(),
         None => errno::minus_one("oarlock_mr_is_valid", Err(unwatched())),
     }
+}
+
+/// `oarlock_validate_mr(3)`: 1, 0, or -1.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn oarlock_validate_mr(mr: *mut ibv_mr) -> c_int {
+    let _uncancelled = Uncancelled::new();
+    // SAFETY: the caller's promise.
+    let watch = unsafe { Mr::of(mr) }.watch().ok_or_else(unwatched);
+    let validated = watch.and_then(Watch::validate).map(usize::from);
+    errno::count("oarlock_validate_mr", validated)
 }
 
 fn unwatched() -> Refused {

@@ -4,6 +4,7 @@
 #include "memory.h"
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -167,6 +168,61 @@ static void policy_rules(struct ibv_pd *pd)
 	CHECK("memory-policy-object", oarlock_dereg_notified_mrs(channel, list, 2) == 1);
 	CHECK("memory-policy-object", list[0].cookie == 1 && list[0].events == 0 && list[0].mr == second);
 	ok("memory-policy-object");
+}
+
+/* A segment of System V, whose end no event shows. */
+static char *attach(const char *rule)
+{
+	int segment = shmget(IPC_PRIVATE, LENGTH, IPC_CREAT | 0600);
+	char *memory = shmat(segment, NULL, 0);
+
+	CHECK(rule, segment >= 0 && memory != (void *)-1 && shmctl(segment, IPC_RMID, NULL) == 0);
+	memset(memory, 1, LENGTH);
+	return memory;
+}
+
+static void silent_rules(struct ibv_pd *pd)
+{
+	struct oarlock_memory_capabilities capabilities;
+	char *memory = map_at("memory-validate", NULL), *segment;
+	struct ibv_mr *mr = watch("memory-validate", pd, memory, 1, OARLOCK_MEMORY_REPORT), *plain;
+	struct oarlock_memory_event event;
+
+	CHECK("memory-validate", oarlock_query_memory_events(pd->context, &capabilities) == 0);
+	CHECK("memory-validate", capabilities.mode == OARLOCK_MEMORY_MODE_FULL);
+	CHECK("memory-validate", oarlock_validate_mr(mr) == 1);
+	no_event("memory-validate", channel);
+	plain = ibv_reg_mr(pd, memory, LENGTH, 0);
+	FAILS("memory-validate", oarlock_validate_mr(plain), EINVAL);
+	CHECK("memory-validate", ibv_dereg_mr(plain) == 0);
+
+	segment = attach("memory-validate");
+	plain = watch("memory-validate", pd, segment, 2, OARLOCK_MEMORY_REPORT);
+	CHECK("memory-validate", shmdt(segment) == 0);
+	no_event("memory-validate", channel);
+	CHECK("memory-validate", oarlock_mr_is_valid(plain) == 1);
+	CHECK("memory-validate", oarlock_validate_mr(plain) == 0 && oarlock_mr_is_valid(plain) == 0);
+	event = only_event("memory-validate", channel);
+	CHECK("memory-validate", event.cookie == 2 && event.kind == OARLOCK_MEMORY_UNMAPPED);
+	CHECK("memory-validate", oarlock_validate_mr(plain) == 0 && ibv_dereg_mr(plain) == 0);
+	ok("memory-validate");
+
+	CHECK("memory-invalidate", oarlock_invalidate_memory(channel, NULL, 0, OARLOCK_MEMORY_UNMAPPED) == EINVAL);
+	CHECK("memory-invalidate", oarlock_invalidate_memory(channel, memory, SIZE_MAX, OARLOCK_MEMORY_UNMAPPED) == EINVAL);
+	CHECK("memory-invalidate", oarlock_invalidate_memory(channel, memory, PAGE, 4) == EINVAL);
+	segment = attach("memory-invalidate");
+	plain = watch("memory-invalidate", pd, segment, 2, OARLOCK_MEMORY_REPORT);
+	CHECK("memory-invalidate",
+	      oarlock_invalidate_memory(channel, segment + PAGE, PAGE, OARLOCK_MEMORY_DISCARDED) == 0);
+	CHECK("memory-invalidate", oarlock_mr_is_valid(plain) == 0 && oarlock_mr_is_valid(mr) == 1);
+	event = only_event("memory-invalidate", channel);
+	CHECK("memory-invalidate", event.cookie == 2 && event.kind == OARLOCK_MEMORY_DISCARDED);
+	CHECK("memory-invalidate", event.flags == OARLOCK_MEMORY_HINT && event.hint_start == (uintptr_t)segment + PAGE);
+	CHECK("memory-invalidate", shmdt(segment) == 0 && ibv_dereg_mr(plain) == 0);
+	ok("memory-invalidate");
+
+	CHECK("memory-validate", ibv_dereg_mr(mr) == 0);
+	munmap(memory, LENGTH);
 }
 
 /* Posts one request of 64 bytes and gives how it ended. */
@@ -347,6 +403,7 @@ int main(int argc, char **argv)
 	PART(refusal_rules(pd));
 	PART(notified_rules(pd));
 	PART(policy_rules(pd));
+	PART(silent_rules(pd));
 	PART(key_rules(pd));
 	PART(window_rules(pd));
 	PART(thread_rules(pd));

@@ -84,11 +84,11 @@ pub(super) const CALLS: &[Call] = &[
         &["destroy_memory_channel", "query_memory_events"],
     ),
     call("reg_mr_notify", &["register_notified"]),
-    call("dereg_mr_notified", &["mr_is_valid"]),
+    call("dereg_mr_notified", &["mr_is_valid", "validate_mr"]),
     call("dereg_notified_mrs", &["deregister_notified"]),
     call(
         "read_memory_events",
-        &["read_events", "settle_memory_events", "settle"],
+        &["settle_memory_events", "invalidate_memory"],
     ),
 ];
 

@@ -112,6 +112,13 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
     ),
     rule(
         &["dereg_mr_notified"],
+        EOPNOTSUPP,
+        &[],
+        "the kernel does not say which memory it watches (Linux 6.7), so that oarlock_validate_mr cannot be answered",
+        REGION,
+    ),
+    rule(
+        &["dereg_mr_notified"],
         EBUSY,
         &[],
         "windows are bound to the region, which stays",
@@ -121,7 +128,7 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         &["read_memory_events", "dereg_notified_mrs"],
         EINVAL,
         &[],
-        "the channel is NULL, or the list has no room",
+        "the channel is NULL, the list has no room, or a range to invalidate is empty or of no kind",
         EVENTS,
     ),
     rule(
