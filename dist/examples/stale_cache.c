@@ -79,7 +79,8 @@ static struct port open_port(void)
 		if (port.gid_index < 0)
 			ibv_close_device(port.context);
 	}
-	ibv_free_device_list(list);
+	if (list)
+		ibv_free_device_list(list);
 	errno = ENODEV;
 	if (port.gid_index < 0)
 		give_up("no device with an active port");
