@@ -52,6 +52,12 @@ pub enum Error {
         /// The system's error number.
         errno: i32,
     },
+    /// This kernel (before Linux 6.10) or a sandbox does not seal mappings.
+    #[error("memory cannot be sealed (error {errno})")]
+    CannotSeal {
+        /// The system's error number: ENOSYS, or EPERM.
+        errno: i32,
+    },
     /// The range is empty, or leaves the address space.
     #[error("range of {len} bytes at {start:#x} is empty or leaves the address space")]
     BadRange {

@@ -15,6 +15,7 @@
 //!      |  GenerationPage                           generation.rs also of other processes
 //!      |  validate, invalidate                     validate.rs   for what has no event
 //!      |  hooks                                    hooks.rs      the same, at the calls themselves
+//!      |  SealedMemory                             sealed.rs     of our own, cannot go
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
 //!      v
 //!   userfaultfd, pages, signals                    sys/          the only unsafe code
@@ -63,6 +64,7 @@ mod marks;
 mod promise;
 mod reader;
 mod region;
+mod sealed;
 mod shared;
 mod sys;
 mod table;
@@ -80,6 +82,7 @@ pub use generation::GenerationPage;
 pub use hold::Hold;
 pub use promise::{Mapping, Operation, Promise};
 pub use region::{Region, Validity};
+pub use sealed::SealedMemory;
 pub use shared::Statistics;
 pub use validate::Validation;
 pub use watcher::{Options, Watcher};

@@ -10,6 +10,7 @@ mod pages;
 mod per_process;
 mod process;
 mod scan;
+mod sealed;
 mod userfaultfd;
 
 pub(crate) use fork::{Slot, keep_from_children};
@@ -17,6 +18,7 @@ pub(crate) use pages::{SharedPage, WipedPages, is_mapped, mapping_at, open_own, 
 pub(crate) use per_process::PerProcess;
 pub(crate) use process::{thread_exists, thread_id, without_signals};
 pub(crate) use scan::scan;
+pub(crate) use sealed::SealedPages;
 pub(crate) use userfaultfd::{Features, Message, Report, Userfaultfd};
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod hold;
 mod order;
 mod paths;
 mod refusals;
+mod sealed;
 mod validate;
 
 use std::os::fd::AsFd;

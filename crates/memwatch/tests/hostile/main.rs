@@ -16,7 +16,7 @@ use support::*;
 #[test]
 fn a_seccomp_filter_is_named() {
     thread::spawn(|| {
-        if let Err(error) = refuse_userfaultfd(libc::EPERM) {
+        if let Err(error) = refuse_system_call(libc::SYS_userfaultfd, libc::EPERM) {
             return oarlock_sim::not_run("seccomp", error);
         }
         for result in [Watcher::new().map(drop), Capabilities::probe().map(drop)] {
@@ -40,7 +40,7 @@ fn a_seccomp_filter_is_named() {
 #[test]
 fn a_kernel_without_userfaultfd_is_named() {
     thread::spawn(|| {
-        if let Err(error) = refuse_userfaultfd(libc::ENOSYS) {
+        if let Err(error) = refuse_system_call(libc::SYS_userfaultfd, libc::ENOSYS) {
             return oarlock_sim::not_run("seccomp", error);
         }
         let result = Watcher::new().map(drop);
@@ -172,46 +172,6 @@ extern "C" fn unmap_prey(_: libc::c_int) {
             _ => drop(libc::munmap(start, PAGE)),
         }
         *libc::__errno_location() = errno;
-    }
-}
-
-/// Makes userfaultfd(2) fail in this thread.
-fn refuse_userfaultfd(errno: libc::c_int) -> std::io::Result<()> {
-    let statement = |code: u32, jt, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let filter = [
-        // The number of the call is the first word of struct seccomp_data.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            libc::SYS_userfaultfd as u32,
-        ),
-        statement(
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            0,
-            libc::SECCOMP_RET_ERRNO | errno as u32,
-        ),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // SAFETY: the program lives through the call; it concerns this thread, which is the test's own.
-    let result = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
