@@ -182,16 +182,19 @@ impl<'a> PdMemory<'a> {
                 };
             }
             let unknown = MemoryError::InvalidKey(first.lkey);
-            let held = registration.hold(probe).ok_or(unknown)?;
-            let copied = copy(&registration, &pieces[..count], done, done + total);
-            drop(held);
             // The address of the first of them; a list is short.
             let unmapped = MemoryError::Unmapped {
                 addr: registration.iova + pieces[0].offset,
                 len: total as u64,
             };
-            if !is_complete(copied) {
-                return registration.judge(Err(unmapped), unknown);
+            let mut copy_some = || {
+                let copied = copy(&registration, &pieces[..count], done, done + total);
+                is_complete(copied).then_some(()).ok_or(unmapped)
+            };
+            if registration.is_watched() {
+                registration.while_held(probe, unknown, copy_some)?;
+            } else {
+                copy_some()?;
             }
             done += total;
         }
@@ -244,10 +247,11 @@ impl<'a> PdMemory<'a> {
                 }
                 let piece = registration.piece(range.0, range.1).ok_or(outside)?;
                 check_word(access, range.0, &registration, piece)?;
-                let held = registration.hold(probe).ok_or(unknown)?;
-                let done = then(regions, &registration, piece);
-                drop(held);
-                registration.judge(done, unknown)
+                if registration.is_watched() {
+                    return registration
+                        .while_held(probe, unknown, || then(regions, &registration, piece));
+                }
+                then(regions, &registration, piece)
             }
             Entry::Window(window) => {
                 let state = window.enter().ok_or(unknown)?;
@@ -259,10 +263,11 @@ impl<'a> PdMemory<'a> {
                 let region = binding.region.upgrade().ok_or(unknown)?;
                 let registration = enter(&region, access).ok_or(unknown)?;
                 check_word(access, range.0, &registration, within)?;
-                let held = registration.hold(probe).ok_or(unknown)?;
-                let done = then(regions, &registration, within);
-                drop(held);
-                registration.judge(done, unknown)
+                if registration.is_watched() {
+                    return registration
+                        .while_held(probe, unknown, || then(regions, &registration, within));
+                }
+                then(regions, &registration, within)
             }
         }
     }

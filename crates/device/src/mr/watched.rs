@@ -92,8 +92,16 @@ impl ForeignMemory {
 }
 
 impl Registration {
-    /// Before a copy; `None`: the memory is known not to be what was registered. Memory that is not watched is always.
+    /// Whether copies have to be made [while the memory is held](Self::while_held).
     #[inline]
+    pub(super) const fn is_watched(&self) -> bool {
+        match &self.backing {
+            Backing::Owned(_) => false,
+            Backing::Foreign(memory) => memory.validity().is_some(),
+        }
+    }
+
+    /// Before a copy; `None`: the memory is known not to be what was registered. Memory that is not watched is always.
     pub(super) fn hold(&self, probe: &Probe) -> Option<Held<'_>> {
         match &self.backing {
             Backing::Owned(_) => Some(Held { _hold: None }),
@@ -109,14 +117,20 @@ impl Registration {
         }
     }
 
-    /// What came of an access, once nothing is held any more. Pages that are missing are the key's fault if the program has
-    /// taken them away since.
-    #[inline]
-    pub(super) fn judge<T>(
+    /// Makes a copy while the memory is held. Pages that are missing are the key's fault if the program has taken them away since.
+    ///
+    /// # Errors
+    /// `unknown`: the memory is not what was registered. Those of `copy`.
+    #[inline(never)]
+    pub(super) fn while_held<T>(
         &self,
-        done: Result<T, MemoryError>,
+        probe: &Probe,
         unknown: MemoryError,
+        copy: impl FnOnce() -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
+        let held = self.hold(probe).ok_or(unknown)?;
+        let done = copy();
+        drop(held);
         match done {
             Err(MemoryError::Unmapped { .. }) if self.is_lost() => Err(unknown),
             done => done,
