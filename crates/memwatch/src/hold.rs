@@ -26,6 +26,7 @@ pub struct Hold<'a> {
 }
 
 impl Drop for Hold<'_> {
+    #[inline]
     fn drop(&mut self) {
         let mut word = self.shard.load(Ordering::Relaxed);
         // Of an older epoch: whoever read has given this one up, and counts it no longer.
@@ -72,6 +73,7 @@ impl Holds {
     }
 
     /// Counts one. It holds only if, looked at afterwards, nobody reads.
+    #[inline]
     pub(crate) fn begin(&self) -> Hold<'_> {
         let shard = &self.shards[shard_of_this_thread()].0;
         let before = shard.fetch_add(1, Ordering::SeqCst);
@@ -124,6 +126,7 @@ impl Holds {
 }
 
 /// Threads take turns.
+#[inline]
 fn shard_of_this_thread() -> usize {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     thread_local! {

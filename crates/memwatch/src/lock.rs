@@ -35,6 +35,7 @@ impl<T> Lock<T> {
     }
 
     /// Whether an owner has died. Never becomes false again.
+    #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }

@@ -118,6 +118,7 @@ impl Validity {
     ///
     /// # Blocking
     /// As [`Watcher::settle`](crate::Watcher::settle). Not while this thread has a [`Hold`].
+    #[inline]
     pub fn settle(&self) -> Result<(), Error> {
         self.shared.settle()
     }
@@ -157,6 +158,7 @@ impl Validity {
     /// validity.settle().unwrap();
     /// assert!(validity.hold().is_none());
     /// ```
+    #[inline]
     pub fn hold(&self) -> Option<Hold<'_>> {
         loop {
             let hold = self.shared.holds.begin();

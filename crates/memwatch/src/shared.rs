@@ -122,16 +122,26 @@ impl Shared {
 
     /// Whether calls can do anything here. Not for the reader.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.is_open() {
+            true => Ok(()),
+            false => Err(self.why_closed()),
+        }
+    }
+
+    #[inline]
+    fn is_open(&self) -> bool {
+        !self.marks.is_forked() && !self.ended.load(Ordering::Acquire) && !self.table.is_lost()
+    }
+
+    #[cold]
+    fn why_closed(&self) -> Error {
         if self.marks.is_forked() {
-            return Err(Error::Forked);
+            return Error::Forked;
         }
         if self.ended.load(Ordering::Acquire) {
-            return Err(Error::Ended);
+            return Error::Ended;
         }
-        match self.table.is_lost() {
-            true => Err(self.broken()),
-            false => Ok(()),
-        }
+        self.broken()
     }
 
     /// The table is lost: this Watcher is to be nobody's obstacle. Returns when nothing is watched any more, so that another can take
@@ -212,11 +222,27 @@ impl Shared {
     }
 
     /// Returns when every change that was complete, or whose address was reused, before the call is marked and queued.
+    #[inline]
     pub(crate) fn settle(&self) -> Result<(), Error> {
-        let mut patience = Patience::new();
-        self.check()?;
         // The order matters. A change that concerns us has raised the kernel's count; the count is zero only after its event was
         // read, and who reads is busy from before the read until it is marked.
+        if self.is_open()
+            && !self.userfaultfd.is_changing()
+            && !self.is_reading()
+            // The table may have been lost while we looked.
+            && self.is_open()
+        {
+            return Ok(());
+        }
+        self.settle_slowly()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_slowly(&self) -> Result<(), Error> {
+        let mut patience = Patience::new();
+        self.check()?;
+        // As above.
         while self.userfaultfd.is_changing() {
             if self.help()? == 0 {
                 // Read by somebody else, or the caller has not woken up yet.
@@ -227,6 +253,7 @@ impl Shared {
     }
 
     /// Whether somebody has read events that are not marked yet, or is about to.
+    #[inline]
     pub(crate) fn is_reading(&self) -> bool {
         self.reading.turn().is_some() || self.helping.turn().is_some()
     }
@@ -408,6 +435,7 @@ impl Busy {
     }
 
     /// The turn that is under way, if any.
+    #[inline]
     fn turn(&self) -> Option<u64> {
         let turn = self.0.load(Ordering::SeqCst);
         (turn % 2 == 1).then_some(turn)

@@ -279,6 +279,7 @@ impl Watcher {
     ///
     /// # Blocking
     /// One system call if nothing is under way; else until the kernel's events are read and marked, by this thread if need be.
+    #[inline]
     pub fn settle(&self) -> Result<(), Error> {
         self.shared.settle()
     }

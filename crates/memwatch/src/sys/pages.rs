@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
+use rustix::ioctl::Opcode;
 use rustix::mm::{
     Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, msync, munmap,
 };
@@ -67,7 +68,7 @@ struct MappingQuery {
 
 const _: () = assert!(size_of::<MappingQuery>() == 104);
 const COVERING_OR_NEXT: u64 = 0x10;
-const PROCMAP_QUERY: libc::c_ulong = super::userfaultfd::iowr::<MappingQuery>(b'f', 17);
+const PROCMAP_QUERY: Opcode = super::userfaultfd::iowr::<MappingQuery>(b'f', 17);
 
 /// Counters in private memory that a forked child receives as zeros, however it was forked.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
+use rustix::ioctl::Opcode;
 
 /// Pages that are alike.
 #[repr(C)]
@@ -100,6 +101,6 @@ const WATCHED: u64 = 1 << 0;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const GUARD: u64 = 1 << 8;
-const PAGEMAP_SCAN: libc::c_ulong = super::userfaultfd::iowr::<Scan>(b'f', 16);
+const PAGEMAP_SCAN: Opcode = super::userfaultfd::iowr::<Scan>(b'f', 16);
 /// Runs that are asked for in one call.
 const AT_ONCE: usize = 32;

@@ -1,13 +1,12 @@
 //! userfaultfd: Linux `include/uapi/linux/userfaultfd.h`.
 
-use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{BitAnd, BitOr, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libc::c_ulong;
 use rustix::io::Errno;
 use rustix::io::{DupFlags, dup3};
+use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::fork::epoch;
@@ -133,7 +132,7 @@ impl Userfaultfd {
             features: features.0,
             ioctls: 0,
         };
-        self.ioctl(UFFDIO_API, &mut api)?;
+        self.ioctl::<UFFDIO_API, _>(&mut api)?;
         Ok(Features(api.features))
     }
 
@@ -144,23 +143,24 @@ impl Userfaultfd {
             mode: REGISTER_MODE_WP,
             ioctls: 0,
         };
-        self.ioctl(UFFDIO_REGISTER, &mut register)
+        self.ioctl::<UFFDIO_REGISTER, _>(&mut register)
     }
 
     /// Ends the watch of a range of whole pages.
     pub(crate) fn unregister(&self, range: &Range<usize>) -> Result<(), Errno> {
-        self.ioctl(UFFDIO_UNREGISTER, &mut Extent::of(range))
+        self.ioctl::<UFFDIO_UNREGISTER, _>(&mut Extent::of(range))
     }
 
     /// Whether a change of a watched mapping has begun whose event is not read, or whose caller has not woken up since.
     ///
     /// The kernel looks at its count of changes before it looks at the argument, which asks for nothing.
+    #[inline]
     pub(crate) fn is_changing(&self) -> bool {
         let mut nothing = WriteProtect {
             range: Extent { start: 0, len: 0 },
             mode: 0,
         };
-        self.ioctl(UFFDIO_WRITEPROTECT, &mut nothing) == Err(Errno::AGAIN)
+        self.ioctl::<UFFDIO_WRITEPROTECT, _>(&mut nothing) == Err(Errno::AGAIN)
     }
 
     /// Reads events, without waiting; returns how many. None is left if it is 0.
@@ -182,12 +182,12 @@ impl Userfaultfd {
         }
     }
 
-    fn ioctl<T>(&self, request: c_ulong, arg: &mut T) -> Result<(), Errno> {
-        // SAFETY: `arg` is of the type that the request is defined for (the only callers are above), and lives through the call.
-        match unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, std::ptr::from_mut(arg)) } {
-            0 => Ok(()),
-            _ => Err(last_errno()),
-        }
+    #[inline]
+    fn ioctl<const REQUEST: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
+        // SAFETY: `arg` is of the type that the request is defined for: the only callers are above.
+        let updater = unsafe { Updater::<REQUEST, T>::new(arg) };
+        // SAFETY: as above, and it lives through the call.
+        unsafe { ioctl(&*self.fd, updater) }
     }
 }
 
@@ -205,10 +205,6 @@ impl AsFd for Userfaultfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// `struct uffdio_range`.
@@ -257,18 +253,17 @@ const REGISTER_MODE_WP: u64 = 1 << 1;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
-const UFFDIO_API: c_ulong = iowr::<Api>(TYPE, 0x3F);
-const UFFDIO_REGISTER: c_ulong = iowr::<Register>(TYPE, 0x00);
+const UFFDIO_API: Opcode = iowr::<Api>(TYPE, 0x3F);
+const UFFDIO_REGISTER: Opcode = iowr::<Register>(TYPE, 0x00);
 /// An `_IOR`, although the kernel reads from it.
-const UFFDIO_UNREGISTER: c_ulong = request::<Extent>(2, TYPE, 0x01);
-const UFFDIO_WRITEPROTECT: c_ulong = iowr::<WriteProtect>(TYPE, 0x06);
+const UFFDIO_UNREGISTER: Opcode = request::<Extent>(2, TYPE, 0x01);
+const UFFDIO_WRITEPROTECT: Opcode = iowr::<WriteProtect>(TYPE, 0x06);
 
-pub(super) const fn iowr<T>(kind: u8, number: u8) -> c_ulong {
+pub(super) const fn iowr<T>(kind: u8, number: u8) -> Opcode {
     request::<T>(3, kind, number)
 }
 
 /// Linux `include/uapi/asm-generic/ioctl.h`: direction, size, type, number.
-const fn request<T>(direction: u32, kind: u8, number: u8) -> c_ulong {
-    (direction << 30 | (size_of::<T>() as u32) << 16 | (kind as u32) << 8 | number as u32)
-        as c_ulong
+const fn request<T>(direction: u32, kind: u8, number: u8) -> Opcode {
+    (direction << 30 | (size_of::<T>() as u32) << 16 | (kind as u32) << 8 | number as u32) as Opcode
 }
