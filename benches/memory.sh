@@ -92,12 +92,12 @@ cases = (
     ('munmap by code that enters the kernel itself, mmap', 'own_munmap'),
     ('process_madvise MADV_DONTNEED', 'process_madvise'),
     ('shmat SHM_REMAP over it', 'attach_over'),
-    ('shmat SHM_REMAP over it, validated', 'attach_over_validated'),
+    ('the same, told by the program (hooks::invalidate)', 'attach_over_told'),
     ('guard pages installed (MADV_GUARD_INSTALL)', 'guard'),
-    ('guard pages installed, validated', 'guard_validated'),
+    ('the same, told by the program (hooks::invalidate)', 'guard_told'),
 )
 words = {
-    'right': 'registered anew', 'stale': '**stale**', 'refused': 'found by validate', 'not_run': 'not possible here', 'failed': '**failed**',
+    'right': 'registered anew', 'stale': '**stale**', 'not_run': 'not possible here', 'failed': '**failed**',
     'elsewhere': 'its mremap moves the memory to another address',
 }
 for label, case in cases:

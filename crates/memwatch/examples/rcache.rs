@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::c_void;
-use oarlock_memwatch::{CacheOptions, Lookup, MrCache, Registrar, Validity};
+use oarlock_memwatch::{CacheOptions, Kind, Lookup, MrCache, Registrar, Validity, hooks};
 
 const REGIONS: usize = 1024;
 const LEN: usize = 64 << 10;
@@ -212,7 +212,7 @@ impl Random {
 type Change = fn(usize) -> bool;
 
 /// Changes after which a registration is no longer that of the memory at its address.
-const CASES: [(&str, Change); 10] = [
+const CASES: [(&str, Change); 12] = [
     ("munmap", |at| {
         // SAFETY: in this and the other cases: memory of this program that nobody refers to.
         let gone = unsafe { libc::munmap(at as *mut c_void, LEN) } == 0;
@@ -261,20 +261,32 @@ const CASES: [(&str, Change); 10] = [
             libc::syscall(libc::SYS_process_madvise, own, &part, 1, advice, 0) == LEN as i64
         }
     }),
-    ("guard", |at| {
-        // SAFETY: as above.
-        unsafe { libc::madvise(at as *mut c_void, LEN, MADV_GUARD_INSTALL) == 0 }
+    ("guard", guard),
+    ("guard_told", |at| {
+        hooks::invalidate(at..at + LEN, Kind::Discarded);
+        guard(at)
     }),
-    ("attach_over", |at| {
-        // SAFETY: as above; the segment is new.
-        unsafe {
-            let id = libc::shmget(libc::IPC_PRIVATE, LEN, libc::IPC_CREAT | 0o600);
-            let attached = libc::shmat(id, at as *const c_void, libc::SHM_REMAP);
-            libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
-            attached as usize == at
-        }
+    ("attach_over", attach_over),
+    ("attach_over_told", |at| {
+        hooks::invalidate(at..at + LEN, Kind::Unmapped);
+        attach_over(at)
     }),
 ];
+
+fn guard(at: usize) -> bool {
+    // SAFETY: as above.
+    unsafe { libc::madvise(at as *mut c_void, LEN, MADV_GUARD_INSTALL) == 0 }
+}
+
+fn attach_over(at: usize) -> bool {
+    // SAFETY: as above; the segment is new.
+    unsafe {
+        let id = libc::shmget(libc::IPC_PRIVATE, LEN, libc::IPC_CREAT | 0o600);
+        let attached = libc::shmat(id, at as *const c_void, libc::SHM_REMAP);
+        libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+        attached as usize == at
+    }
+}
 
 /// Code that enters the kernel by itself.
 #[cfg(target_arch = "x86_64")]
