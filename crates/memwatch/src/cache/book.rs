@@ -163,7 +163,8 @@ impl<R: Registrar> Inner<R> {
         if range.len() > self.options.max_bytes {
             return Place::None;
         }
-        let mut refilled = false;
+        // Whether all that could go has been tried since the last that went.
+        let mut tried = false;
         loop {
             let going: usize = claimed.iter().map(Claimed::len).sum();
             let held = self.slots.bytes() - going;
@@ -171,15 +172,14 @@ impl<R: Registrar> Inner<R> {
             if slots_left > 0 && held.saturating_add(range.len()) <= self.options.max_bytes {
                 break;
             }
-            let Some((used, slot)) = book.victims.pop() else {
-                if refilled {
-                    return Place::None;
+            match book.victims.pop() {
+                Some((used, slot)) => tried &= !self.evict(book, slot, used, claimed),
+                None if tried => return Place::None,
+                None => {
+                    self.refill(book);
+                    tried = true;
                 }
-                refilled = true;
-                self.refill(book);
-                continue;
-            };
-            self.evict(book, slot, used, claimed);
+            }
         }
         if claimed.is_empty()
             && let Some(reserved) = self.slots.reserve(range.clone())
@@ -189,25 +189,29 @@ impl<R: Registrar> Inner<R> {
         Place::Soon
     }
 
-    /// Gives up a slot of the victims, if it has not been used since.
+    /// Gives up a slot of the victims, unless it has been used since; whether it went.
     fn evict<'a>(
         &'a self,
         book: &mut Book,
         slot: u32,
         used: u64,
         claimed: &mut Vec<Claimed<'a, Entry<R>>>,
-    ) {
+    ) -> bool {
         let Some(entry) = self.slots.pin(slot) else {
-            return;
+            return false;
         };
         let valid = entry.validity.is_valid();
         drop(entry);
         if !valid {
             self.give_up(book, slot, claimed);
             self.counts.invalidated.fetch_add(1, Ordering::Relaxed);
-        } else if self.slots.used(slot) == used && self.give_up_idle(book, slot, claimed) {
-            self.counts.evictions.fetch_add(1, Ordering::Relaxed);
+            return true;
         }
+        let evicted = self.slots.used(slot) == used && self.give_up_idle(book, slot, claimed);
+        self.counts
+            .evictions
+            .fetch_add(u64::from(evicted), Ordering::Relaxed);
+        evicted
     }
 
     /// Finds the next to be evicted: a sixteenth of all, so that the cost of looking at each is shared by as many evictions.
@@ -267,7 +271,8 @@ impl<R: Registrar> Inner<R> {
             }
         }
         let slot = reserved.slot();
-        let now = self.uses.0.fetch_add(1, Ordering::Relaxed) + 1;
+        // Uses from now on are later than this one.
+        let now = self.uses.0.fetch_add(2, Ordering::Relaxed) + 1;
         let entry = entry.take().expect("given by the caller");
         let pinned = reserved.fill(entry, now);
         if self.index.is_full(&book.writer) {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::Inner;
 use super::registrar::Registrar;
 use super::slots::{Pinned, Slots};
+use crate::error::Error;
 use crate::region::{Region, Validity};
+use crate::validate::Validation;
 
 /// A cached registration. What a lookup reads comes first.
 #[repr(C)]
@@ -61,6 +63,20 @@ impl<S: Deref<Target = Slots<Entry<R>>>, R: Registrar> Held<S, R> {
         match self {
             Self::Cached(entry) => entry.validity.is_valid(),
             Self::Own(own) => own.lone().region.as_ref().is_some_and(Region::is_valid),
+        }
+    }
+
+    fn validate(&self) -> Result<Validation, Error> {
+        let region = match self {
+            Self::Cached(entry) => Some(&entry.region),
+            Self::Own(own) => own.lone().region.as_ref(),
+        };
+        match region {
+            Some(region) => region.validate(),
+            None => Err(Error::NotWatchable {
+                start: self.range().start,
+                len: self.range().len(),
+            }),
         }
     }
 
@@ -130,6 +146,18 @@ impl<R: Registrar> Handle<'_, R> {
         self.held.is_valid()
     }
 
+    /// Asks the kernel whether the memory is still there, for what has no event; if not, the registration is invalidated:
+    /// [`Region::validate`].
+    ///
+    /// # Errors
+    /// As there. [`Error::NotWatchable`]: the memory is not watched.
+    ///
+    /// # Blocking
+    /// As there.
+    pub fn validate(&self) -> Result<Validation, Error> {
+        self.held.validate()
+    }
+
     /// Whether other lookups may get the same registration.
     pub fn is_cached(&self) -> bool {
         matches!(self.held, Held::Cached(_))
@@ -177,6 +205,14 @@ impl<R: Registrar> KeptHandle<R> {
     /// See [`Handle::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.held.is_valid()
+    }
+
+    /// See [`Handle::validate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn validate(&self) -> Result<Validation, Error> {
+        self.held.validate()
     }
 
     /// See [`Handle::is_cached`].

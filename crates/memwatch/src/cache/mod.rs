@@ -86,7 +86,8 @@ struct Inner<R: Registrar> {
     slots: Slots<Entry<R>>,
     index: Index,
     hints: Hints,
-    /// Grows with each registration that is published: the time by which uses are told apart.
+    /// Grows by two with each registration that is published: the time by which uses are told apart. The odd numbers are the times of
+    /// publishing.
     uses: Line<AtomicU64>,
     counts: Counts,
     book: Lock<Book>,
@@ -148,7 +149,7 @@ impl<R: Registrar> MrCache<R> {
             slots,
             index,
             hints,
-            uses: Line(AtomicU64::new(1)),
+            uses: Line(AtomicU64::new(0)),
             book: Lock::new(Book::new(writer, max_regions, watcher)),
             options,
             cookie: AtomicU64::new(0),

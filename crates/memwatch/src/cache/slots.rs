@@ -20,7 +20,7 @@
 //!
 //! Why a retired value is claimed by somebody: of all pins that are taken back after RETIRED was stored, also those that never
 //! found LIVE, the last in that order looks at the state and finds all counts 0; if there are none, `retire` itself does.
-//! `tests::every_interleaving` goes through all orders of a model of these steps.
+//! A test goes through all orders of the steps of a model.
 //!
 //! The word also has a generation, so that one that compares late cannot claim the slot's next value.
 
@@ -32,6 +32,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::io::Errno;
 
 use crate::sys::WipedPages;
+
+#[cfg(test)]
+mod tests;
 
 /// A fixed number of slots for values that stand for ranges.
 pub(super) struct Slots<T> {
