@@ -93,8 +93,10 @@ cases = (
     ('process_madvise MADV_DONTNEED', 'process_madvise'),
     ('shmat SHM_REMAP over it', 'attach_over'),
     ('the same, told by the program (hooks::invalidate)', 'attach_over_told'),
+    ('the same, asked for (Handle::validate)', 'attach_over_validated'),
     ('guard pages installed (MADV_GUARD_INSTALL)', 'guard'),
     ('the same, told by the program (hooks::invalidate)', 'guard_told'),
+    ('the same, asked for (Handle::validate)', 'guard_validated'),
 )
 words = {
     'right': 'registered anew', 'stale': '**stale**', 'not_run': 'not possible here', 'failed': '**failed**',
