@@ -27,7 +27,7 @@ for code in range(20):
     assert entry("event", code)["name"].startswith("RDMA_CM_EVENT_"); count += 1
 for name in """EPERM ENOENT EINTR EIO ENXIO EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY ENODEV EINVAL ENOSPC EDEADLK ENOSYS ENODATA EPROTO
                EPROTONOSUPPORT EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL ENETUNREACH ECONNRESET EISCONN ETIMEDOUT ECONNREFUSED EHOSTUNREACH
-               ECANCELED""".split():
+               ECANCELED EEXIST ENFILE EMFILE EOPNOTSUPP EOWNERDEAD""".split():
     v = entry("errno", name)
     assert v["code"] == getattr(errno, name), v
     assert entry("errno", -v["code"])["name"] == name; count += 1
@@ -38,6 +38,10 @@ for call, name, part in [
     ("resolve_addr", "ENODEV", "no RDMA device"), ("rdma_resolve_route", "EINVAL", "ADDR_RESOLVED"), ("listen", "EBUSY", "service ID"),
     ("accept", "EINVAL", "196 bytes"), ("reject", "EINVAL", "28"), ("migrate_id", "ENOENT", "old channel"), ("get_event", "EAGAIN", "no event"),
     ("set_option", "ENOSYS", "option"), ("disconnect", "ENXIO", "device has gone"), ("notify", "EISCONN", "established"),
+    ("oarlock_create_memory_channel", "EACCES", "seccomp"), ("oarlock_create_memory_channel", "EMFILE", "64 memory channels"),
+    ("oarlock_destroy_memory_channel", "EBUSY", "regions"), ("oarlock_reg_mr_notify", "EBUSY", "another memory channel"),
+    ("oarlock_reg_mr_notify", "EBADF", "before the first region"), ("oarlock_dereg_notified_mrs", "EINVAL", "no room"),
+    ("oarlock_validate_mr", "EOPNOTSUPP", "6.7"), ("oarlock_read_memory_events", "EOWNERDEAD", "thread ended"),
 ]:
     rules = entry("errno", name, "--call", call)["rules"]
     assert any(part in r["when"] for r in rules) and all(r["source"] for r in rules), (call, name, rules)

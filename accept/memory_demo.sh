@@ -17,6 +17,9 @@ if ! flags=$("$OARLOCK" env --cflags 2>"$work/cflags.err"); then
 fi
 cc -O2 -Wall -Wextra -Werror $flags "$here/dist/examples/stale_cache.c" -o "$work/stale_cache" -libverbs 2>"$work/cc.err" || fail "it does not compile"
 chmod 755 "$work" "$work/stale_cache"
+# Where a linker would take the extension for absent, the compiler says so.
+! cc -O2 -fno-pie -no-pie $flags "$here/dist/examples/stale_cache.c" -o "$work/fixed" -libverbs 2>"$work/fixed.err" || fail "it compiles without -fPIE"
+grep -q 'compile with -fPIE or -fPIC' "$work/fixed.err" || fail "without -fPIE: $(cat "$work/fixed.err")"
 
 "$OARLOCK" run -- "$work/stale_cache" >"$work/c.out" 2>"$work/c.err" || fail "the program in C exited with $?"
 expect "$work/c.out" '^naive +write: the peer is told "success"; of the program.s 4096 bytes 4096 are overwritten$'

@@ -25,6 +25,11 @@
 extern "C" {
 #endif
 
+#ifndef __PIC__
+/* A linker would take the weak references for absent, whatever library the program gets. */
+#error "oarlock/memory_events.h: compile with -fPIE or -fPIC, as most compilers do unless they are told otherwise"
+#endif
+
 #define OARLOCK_MEMORY_WEAK __attribute__((__weak__))
 
 /* The memory channel of a context. */
@@ -190,7 +195,7 @@ enum oarlock_memory_promised {
 /* Makes the channel of the context; null and errno if there is none to be had. */
 OARLOCK_MEMORY_WEAK struct oarlock_memory_channel *oarlock_create_memory_channel(struct ibv_context *context);
 
-/* Ends it: 0, or EBUSY while regions of it exist, or another error number. */
+/* Ends it: 0, or EBUSY while regions of it exist, or another error number. No thread may be in a call that is given it. */
 OARLOCK_MEMORY_WEAK int oarlock_destroy_memory_channel(struct oarlock_memory_channel *channel);
 
 /* Registers memory as ibv_reg_mr() does, and watches it. The context of pd has a channel already. */

@@ -6,6 +6,7 @@ use oarlock_memwatch::{Capabilities, Mapping, Mode, Operation, Promise};
 use oarlock_port::thread::Uncancelled;
 
 use super::channel::{kind, max_regions};
+use super::given;
 use crate::abi::{
     OARLOCK_MEMORY_MODE_ANONYMOUS, OARLOCK_MEMORY_MODE_FULL, OARLOCK_MEMORY_MODE_SHARED,
     OARLOCK_MEMORY_NOT_APPLICABLE, OARLOCK_MEMORY_NOT_WATCHABLE, OARLOCK_MEMORY_REFUSED,
@@ -17,8 +18,11 @@ use crate::verbs::context::Context;
 
 fn query(context: &Context) -> Result<oarlock_memory_capabilities> {
     context.birth.check()?;
-    let capabilities = match context.memory.look() {
-        Some(channel) => channel.watcher.capabilities(),
+    let by_channel = context
+        .memory
+        .look(|channel| channel.watcher.capabilities());
+    let capabilities = match by_channel {
+        Some(capabilities) => capabilities,
         None => Capabilities::probe()?,
     };
     Ok(oarlock_memory_capabilities {
@@ -78,10 +82,14 @@ pub(crate) unsafe extern "C" fn oarlock_query_memory_events(
     capabilities: *mut oarlock_memory_capabilities,
 ) -> c_int {
     let _uncancelled = Uncancelled::new();
-    // SAFETY: the program's promise.
-    let found = query(unsafe { Context::of(context) });
-    // SAFETY: the program's promise: there is room.
-    let told = found.map(|found| unsafe { capabilities.write(found) });
+    let told = given(context, "context").and_then(|context| {
+        let capabilities = given(capabilities, "room for the answer")?;
+        // SAFETY: the program's promise.
+        let found = query(unsafe { Context::of(context) })?;
+        // SAFETY: the program's promise: there is room.
+        unsafe { capabilities.write(found) };
+        Ok(())
+    });
     errno::positive("oarlock_query_memory_events", told)
 }
 

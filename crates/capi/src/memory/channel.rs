@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use oarlock_memwatch::{Event, Kind, Options, Validity, Watcher};
 use oarlock_port::thread::Uncancelled;
 
+use super::given;
 use crate::abi::{
     OARLOCK_MEMORY_DISCARDED, OARLOCK_MEMORY_HINT, OARLOCK_MEMORY_INVALIDATED, OARLOCK_MEMORY_LAST,
     OARLOCK_MEMORY_MOVED, OARLOCK_MEMORY_UNKNOWN, OARLOCK_MEMORY_UNMAPPED, ibv_context, ibv_mr,
@@ -61,7 +62,7 @@ impl Slot {
     ///
     /// # Errors
     /// `EBADF`: the context has none.
-    pub(super) fn enter(&self) -> Result<(Arc<Channel>, Use)> {
+    pub(super) fn enter(&self) -> Result<(Use, Arc<Channel>)> {
         // The channel cannot be destroyed between the two.
         let slot = self.lock();
         let channel = slot.upgrade().ok_or_else(|| {
@@ -71,12 +72,16 @@ impl Slot {
             )
         })?;
         let entered = channel.users.enter();
-        Ok((channel, entered))
+        // The channel is let go first: whoever finds it unused is the last.
+        Ok((entered, channel))
     }
 
-    /// The channel, for what only looks at it.
-    pub(super) fn look(&self) -> Option<Arc<Channel>> {
-        self.lock().upgrade()
+    /// What the channel says, if there is one.
+    pub(super) fn look<T>(&self, at: impl FnOnce(&Channel) -> T) -> Option<T> {
+        // Who destroys the channel waits for this, and is the last to have it.
+        let slot = self.lock();
+        let channel = slot.upgrade()?;
+        Some(at(&channel))
     }
 
     fn lock(&self) -> MutexGuard<'_, Weak<Channel>> {
@@ -127,11 +132,9 @@ impl Channel {
     /// # Safety
     /// `channel` is null, or what C got of this library and has not destroyed.
     pub(super) unsafe fn of<'a>(channel: *mut oarlock_memory_channel) -> Result<&'a Self> {
-        if channel.is_null() {
-            return Err(Refused::new(libc::EINVAL, "no memory channel is given"));
-        }
+        let channel = given(channel, "memory channel")?.cast::<Self>();
         // SAFETY: the caller's promise; `abi` is the first field.
-        let channel = unsafe { &*channel.cast::<Self>() };
+        let channel = unsafe { &*channel };
         channel.birth.check()?;
         Ok(channel)
     }
@@ -302,8 +305,10 @@ pub(crate) unsafe extern "C" fn oarlock_create_memory_channel(
     context: *mut ibv_context,
 ) -> *mut oarlock_memory_channel {
     let _uncancelled = Uncancelled::new();
-    // SAFETY: the program's promise.
-    let created = Channel::create(unsafe { Context::share(context) });
+    let created = given(context, "context").and_then(|context| {
+        // SAFETY: the program's promise.
+        Channel::create(unsafe { Context::share(context) })
+    });
     errno::object(
         "oarlock_create_memory_channel",
         created.map(|channel| Arc::into_raw(channel).cast_mut().cast()),

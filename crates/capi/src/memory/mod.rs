@@ -17,3 +17,14 @@ mod region;
 
 pub(crate) use channel::Slot;
 pub(crate) use region::Watch;
+
+use crate::errno::{Refused, Result};
+
+/// # Errors
+/// `EINVAL`: the pointer is null.
+fn given<T>(pointer: *mut T, what: &str) -> Result<*mut T> {
+    if pointer.is_null() {
+        return Err(Refused::new(libc::EINVAL, format!("no {what} is given")));
+    }
+    Ok(pointer)
+}

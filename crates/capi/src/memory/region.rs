@@ -9,6 +9,7 @@ use oarlock_memwatch::{Policy, Region, Validity};
 use oarlock_port::thread::Uncancelled;
 
 use super::channel::{Channel, Known, room};
+use super::given;
 use crate::abi::{
     OARLOCK_MEMORY_DEREGISTER, OARLOCK_MEMORY_REPORT, ibv_mr, ibv_pd, oarlock_deregistered,
     oarlock_memory_channel,
@@ -72,7 +73,7 @@ fn register(
             ));
         }
     };
-    let (channel, in_channel) = pd.context.memory.enter()?;
+    let (in_channel, channel) = pd.context.memory.enter()?;
     let access = mr::rights(access);
     let start = addr.addr();
     let mut tries = TRIES;
@@ -126,9 +127,11 @@ pub(crate) unsafe extern "C" fn oarlock_reg_mr_notify(
     policy: c_uint,
 ) -> *mut ibv_mr {
     let _uncancelled = Uncancelled::new();
-    // SAFETY: the caller's promise.
-    let domain = unsafe { Pd::of(pd) };
-    let made = register(domain, pd, addr, length, access, cookie, policy);
+    let made = given(pd, "protection domain").and_then(|pd| {
+        // SAFETY: the caller's promise.
+        let domain = unsafe { Pd::of(pd) };
+        register(domain, pd, addr, length, access, cookie, policy)
+    });
     errno::object("oarlock_reg_mr_notify", made)
 }
 
@@ -139,12 +142,11 @@ pub(crate) unsafe extern "C" fn oarlock_dereg_mr_notified(
     events: *mut u64,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let done = if unsafe { Mr::of(mr) }.watch().is_some() {
+    let watched = unsafe { watch_of(mr) }.map(drop);
+    let done = watched.and_then(|()| {
         // SAFETY: as above.
         unsafe { mr::deregister(mr) }
-    } else {
-        Err(unwatched())
-    };
+    });
     let told = done.map(|reported| {
         if !events.is_null() {
             // SAFETY: the caller's promise.
@@ -202,9 +204,9 @@ fn deregister_notified(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn oarlock_mr_is_valid(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's promise.
-    match unsafe { Mr::of(mr) }.watch() {
-        Some(watch) => watch.validity.is_valid().into(),
-        None => errno::minus_one("oarlock_mr_is_valid", Err(unwatched())),
+    match unsafe { watch_of(mr) } {
+        Ok(watch) => watch.validity.is_valid().into(),
+        Err(refused) => errno::minus_one("oarlock_mr_is_valid", Err(refused)),
     }
 }
 
@@ -213,14 +215,23 @@ pub(crate) unsafe extern "C" fn oarlock_mr_is_valid(mr: *mut ibv_mr) -> c_int {
 pub(crate) unsafe extern "C" fn oarlock_validate_mr(mr: *mut ibv_mr) -> c_int {
     let _uncancelled = Uncancelled::new();
     // SAFETY: the caller's promise.
-    let watch = unsafe { Mr::of(mr) }.watch().ok_or_else(unwatched);
+    let watch = unsafe { watch_of(mr) };
     let validated = watch.and_then(Watch::validate).map(usize::from);
     errno::count("oarlock_validate_mr", validated)
 }
 
-fn unwatched() -> Refused {
-    Refused::new(
-        libc::EINVAL,
-        "the region was not registered with notification",
-    )
+/// # Errors
+/// `EINVAL`: null, or a region without a watch.
+///
+/// # Safety
+/// `mr` is null, or as for [`Mr::of`].
+unsafe fn watch_of<'a>(mr: *mut ibv_mr) -> Result<&'a Watch> {
+    // SAFETY: the caller's promise.
+    let region = unsafe { Mr::of(given(mr, "region")?) };
+    region.watch().ok_or_else(|| {
+        Refused::new(
+            libc::EINVAL,
+            "the region was not registered with notification",
+        )
+    })
 }

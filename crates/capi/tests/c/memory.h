@@ -2,8 +2,13 @@
 #ifndef MEMORY_H
 #define MEMORY_H
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <oarlock/memory_events.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #define PAGE 4096ul
 #define LENGTH (16 * PAGE)
@@ -69,5 +74,23 @@ static inline void no_event(const char *rule, struct oarlock_memory_channel *cha
 		if ((call) != NULL || errno != (number))                                                               \
 			FAIL(rule, "%s does not fail with errno %d", #call, (number));                                 \
 	} while (0)
+
+/* Each of those system calls fails with that error number from now on, in this thread and what it starts. */
+static inline int forbid(const int *calls, int count, int with)
+{
+	for (int at = 0; at < count; at++) {
+		struct sock_filter filter[] = {
+			BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[at], 0, 1),
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | with),
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		};
+		struct sock_fprog program = { .len = sizeof filter / sizeof *filter, .filter = filter };
+
+		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+			return -1;
+	}
+	return 0;
+}
 
 #endif

@@ -2,12 +2,7 @@
 #include "rule.h"
 #include "pair.h"
 #include "memory.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 static void channel_rules(struct ibv_context *context)
 {
@@ -44,6 +39,14 @@ static void channel_rules(struct ibv_context *context)
 	CHECK("memory-null", oarlock_settle_memory_events(NULL) == EINVAL);
 	FAILS("memory-null", oarlock_read_memory_events(NULL, NULL, 1), EINVAL);
 	FAILS("memory-null", oarlock_dereg_notified_mrs(NULL, NULL, 1), EINVAL);
+	CHECK("memory-null", oarlock_invalidate_memory(NULL, memory, PAGE, OARLOCK_MEMORY_UNMAPPED) == EINVAL);
+	NO_OBJECT("memory-null", oarlock_create_memory_channel(NULL), EINVAL);
+	NO_OBJECT("memory-null", oarlock_reg_mr_notify(NULL, memory, PAGE, 0, 1, OARLOCK_MEMORY_REPORT), EINVAL);
+	CHECK("memory-null", oarlock_dereg_mr_notified(NULL, NULL) == EINVAL);
+	FAILS("memory-null", oarlock_mr_is_valid(NULL), EINVAL);
+	FAILS("memory-null", oarlock_validate_mr(NULL), EINVAL);
+	CHECK("memory-null", oarlock_query_memory_events(context, NULL) == EINVAL);
+	CHECK("memory-null", oarlock_query_memory_events(NULL, NULL) == EINVAL);
 	ok("memory-null");
 
 	int next = dup(0);
@@ -280,26 +283,13 @@ static void fork_rules(struct ibv_context *context)
 	CHECK("memory-fork", ibv_dealloc_pd(pd) == 0);
 }
 
-/* Every userfaultfd(2) from now on fails with that error number. */
-static int forbid_userfaultfd(int with)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | with),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { .len = sizeof filter / sizeof *filter, .filter = filter };
-
-	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
-}
-
 static void sandbox_rules(void)
 {
 	static const struct {
 		const char *rule;
 		int system, answer;
 	} cases[] = { { "memory-eacces", EPERM, EACCES }, { "memory-eopnotsupp", ENOSYS, EOPNOTSUPP } };
+	static const int watches[] = { SYS_userfaultfd };
 	int status;
 
 	for (unsigned long at = 0; at < sizeof cases / sizeof *cases; at++) {
@@ -310,7 +300,7 @@ static void sandbox_rules(void)
 
 			port_context = NULL;
 			struct ibv_context *own = open_port(cases[at].rule);
-			IN_CHILD(forbid_userfaultfd(cases[at].system) == 0);
+			IN_CHILD(forbid(watches, 1, cases[at].system) == 0);
 			errno = 0;
 			IN_CHILD(!oarlock_create_memory_channel(own) && errno == cases[at].answer);
 			IN_CHILD(oarlock_query_memory_events(own, &capabilities) == cases[at].answer);

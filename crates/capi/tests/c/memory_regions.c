@@ -168,6 +168,18 @@ static void policy_rules(struct ibv_pd *pd)
 	CHECK("memory-policy-object", oarlock_dereg_notified_mrs(channel, list, 2) == 1);
 	CHECK("memory-policy-object", list[0].cookie == 1 && list[0].events == 0 && list[0].mr == second);
 	ok("memory-policy-object");
+
+	/* Who has the cookie now is not hurt by the end of who had it. */
+	memory = map_at("memory-policy-cookie", NULL);
+	mr = watch("memory-policy-cookie", pd, memory, 1, OARLOCK_MEMORY_DEREGISTER);
+	munmap(memory, LENGTH);
+	memory = map_at("memory-policy-cookie", NULL);
+	second = watch("memory-policy-cookie", pd, memory, 1, OARLOCK_MEMORY_REPORT);
+	CHECK("memory-policy-cookie", ibv_dereg_mr(mr) == 0 && oarlock_mr_is_valid(second) == 1);
+	munmap(memory, LENGTH);
+	CHECK("memory-policy-cookie", only_event("memory-policy-cookie", channel).cookie == 1);
+	CHECK("memory-policy-cookie", oarlock_dereg_mr_notified(second, &count) == 0 && count == 1);
+	ok("memory-policy-cookie");
 }
 
 /* A segment of System V, whose end no event shows. */

@@ -81,7 +81,11 @@ pub(super) const CALLS: &[Call] = &[
     call("write_cm_event", &["inject_event"]),
     call(
         "create_memory_channel",
-        &["destroy_memory_channel", "query_memory_events"],
+        &[
+            "destroy_memory_channel",
+            "query_memory_events",
+            "memory_promise",
+        ],
     ),
     call("reg_mr_notify", &["register_notified"]),
     call("dereg_mr_notified", &["mr_is_valid", "validate_mr"]),

@@ -106,6 +106,13 @@ pub(super) const TABLE: Table = Table {
             "compare with the order of calls: create_id, [bind_addr], resolve_addr, resolve_route, create_qp, connect; or create_id, bind_addr, listen, accept. `--call NAME` lists the rules of one call",
         ),
         entry(
+            23,
+            "ENFILE",
+            &[],
+            "the system has no descriptor left",
+            "end programs that hold many, or raise fs.file-max",
+        ),
+        entry(
             24,
             "EMFILE",
             &[],

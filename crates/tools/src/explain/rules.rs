@@ -58,6 +58,7 @@ const EBUSY: i64 = 16;
 const EEXIST: i64 = 17;
 const ENODEV: i64 = 19;
 const EINVAL: i64 = 22;
+const ENFILE: i64 = 23;
 const EMFILE: i64 = 24;
 const ENOSPC: i64 = 28;
 const EPIPE: i64 = 32;

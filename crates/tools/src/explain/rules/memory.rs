@@ -1,8 +1,8 @@
 //! Rules of memory events.
 
 use super::{
-    EACCES, EAGAIN, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EMFILE, ENOMEM, EOPNOTSUPP, EOWNERDEAD,
-    EPERM, rule,
+    EACCES, EAGAIN, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, EMFILE, ENFILE, ENOENT, ENOMEM,
+    EOPNOTSUPP, EOWNERDEAD, EPERM, rule,
 };
 use crate::explain::calls::Rule;
 
@@ -48,6 +48,34 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         CHANNEL,
     ),
     rule(
+        &["create_memory_channel"],
+        EINVAL,
+        &[],
+        "the context, channel or answer is NULL, or a mode, operation or mapping is none of the header's",
+        CHANNEL,
+    ),
+    rule(
+        &["create_memory_channel"],
+        EAGAIN,
+        &[],
+        "the process cannot start the thread that reads the kernel's events",
+        CHANNEL,
+    ),
+    rule(
+        &["create_memory_channel"],
+        ENFILE,
+        &[],
+        "the system has no descriptor left",
+        CHANNEL,
+    ),
+    rule(
+        &["create_memory_channel"],
+        ENOMEM,
+        &[],
+        "the system has no memory left",
+        CHANNEL,
+    ),
+    rule(
         &["reg_mr_notify"],
         EBADF,
         &[],
@@ -72,14 +100,14 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         &["reg_mr_notify"],
         EINVAL,
         &[],
-        "the range is empty, the policy is not known, or the rights do not go together",
+        "the domain is NULL, the range is empty, the policy is not known, or the rights do not go together",
         REGION,
     ),
     rule(
         &["reg_mr_notify"],
         EBUSY,
         &[],
-        "another userfaultfd of the process has part of the memory: register it without notification, and do not cache it",
+        "another userfaultfd of the process has part of the memory, that of another memory channel, too: register it without notification, and do not cache it",
         REGION,
     ),
     rule(
@@ -107,7 +135,7 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         &["dereg_mr_notified"],
         EINVAL,
         &[],
-        "the region was registered without notification",
+        "the region is NULL, or was registered without notification",
         REGION,
     ),
     rule(
@@ -125,6 +153,13 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         REGION,
     ),
     rule(
+        &["dereg_mr_notified"],
+        ENOENT,
+        &[],
+        "there is no /proc, so that oarlock_validate_mr cannot be answered",
+        REGION,
+    ),
+    rule(
         &["read_memory_events", "dereg_notified_mrs"],
         EINVAL,
         &[],
@@ -132,7 +167,12 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         EVENTS,
     ),
     rule(
-        &["reg_mr_notify", "read_memory_events", "dereg_notified_mrs"],
+        &[
+            "reg_mr_notify",
+            "dereg_mr_notified",
+            "dereg_notified_mrs",
+            "read_memory_events",
+        ],
         EOWNERDEAD,
         &[],
         "a thread ended inside a call on the channel: nothing of it is valid any more",
