@@ -12,6 +12,10 @@
 //! that were registered meanwhile. Without a Watcher they only call on. An object for LD_PRELOAD can do the same with the functions here,
 //! in a process whose Watchers are of the same copy of this crate.
 //!
+//! # What it costs
+//! Unlike those of the C library, these `ftruncate`, `truncate` and `madvise` are not for signal handlers while a Watcher exists: they
+//! take locks. Of a file or segment, the list of mappings is read, twice.
+//!
 //! # What it misses
 //! - calls from inside the C library, raw system calls, io_uring, and, unless the program exports its symbols, calls from shared objects;
 //! - what other processes do to a file or segment;
@@ -22,16 +26,16 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::event::Kind;
 use crate::maps::{self, Mapping};
 use crate::shared::Shared;
-use crate::sys::PerProcess;
 pub use crate::sys::calls::{
     fallocate, fallocate64, ftruncate, ftruncate64, madvise, remap_file_pages, shmat, shmdt,
     truncate, truncate64,
 };
+use crate::sys::{PerProcess, Slot};
 
 /// Tells every Watcher of this process what [`Watcher::invalidate`](crate::Watcher::invalidate) tells one.
 ///
@@ -87,48 +91,64 @@ fn bytes_of(mapping: &Mapping, part: &Range<u64>) -> Option<Range<usize>> {
     (from < to).then(|| start + from as usize..start + to as usize)
 }
 
-/// The addresses of the System V segment that is attached at an address.
+/// The addresses of the System V segment that was attached at an address, or of what is left of it: what shmdt detaches.
 pub(crate) fn segment_at(start: usize) -> Option<Range<usize>> {
-    let mut mappings = maps::mappings().into_iter();
-    let first = mappings.find(|mapping| mapping.range.start == start && mapping.offset == 0)?;
-    let rest = mappings.take_while(|next| {
-        // Parts that were unmapped are left out.
-        let offset = (next.range.start - start) as u64;
-        next.inode == first.inode && next.offset == offset
-    });
-    Some(start..rest.last().map_or(first.range.end, |last| last.range.end))
+    attached_at(start, maps::mappings())
 }
 
-/// The Watchers of this process.
-static WATCHERS: PerProcess<Mutex<Vec<Weak<Shared>>>> = PerProcess::new();
+fn attached_at(start: usize, mappings: Vec<Mapping>) -> Option<Range<usize>> {
+    let mut parts = mappings.into_iter().filter(|part| {
+        let from = part.range.start.checked_sub(start);
+        part.is_segment && from.is_some_and(|from| from as u64 == part.offset)
+    });
+    let first = parts.next()?;
+    let last = parts.rfind(|part| part.inode == first.inode);
+    Some(first.range.start..last.map_or(first.range.end, |last| last.range.end))
+}
+
+/// The Watchers of this process. Nothing is allocated or freed while it is locked.
+static WATCHERS: PerProcess<Mutex<Known>> = PerProcess::new();
+
+type Known = [Option<Weak<Shared>>; Slot::MAX];
+
+fn known() -> Option<MutexGuard<'static, Known>> {
+    WATCHERS
+        .get()
+        .map(|known| known.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// A Watcher has begun.
 pub(crate) fn enter(watcher: &Arc<Shared>) {
-    let watchers = WATCHERS.get_or_make(|| Mutex::new(Vec::new()));
-    let mut watchers = watchers.lock().unwrap_or_else(PoisonError::into_inner);
-    watchers.push(Arc::downgrade(watcher));
+    WATCHERS.get_or_make(|| Mutex::new([const { None }; Slot::MAX]));
+    if let Some(mut known) = known()
+        && let Some(place) = known.iter_mut().find(|place| place.is_none())
+    {
+        *place = Some(Arc::downgrade(watcher));
+    }
 }
 
-/// It has ended.
+/// It has ended, and still exists.
 pub(crate) fn leave(watcher: &Arc<Shared>) {
-    if let Some(watchers) = WATCHERS.get() {
-        let mut watchers = watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|other| other.as_ptr() != Arc::as_ptr(watcher));
+    let is_it = |other: &Weak<Shared>| other.as_ptr() == Arc::as_ptr(watcher);
+    if let Some(mut known) = known() {
+        for place in known.iter_mut() {
+            place.take_if(|other| is_it(other));
+        }
     }
 }
 
 pub(crate) fn has_watchers() -> bool {
-    WATCHERS.get().is_some_and(|watchers| {
-        let watchers = watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        !watchers.is_empty()
-    })
+    known().is_some_and(|known| known.iter().any(Option::is_some))
 }
 
-fn watchers() -> Vec<Arc<Shared>> {
-    WATCHERS.get().map_or_else(Vec::new, |watchers| {
-        let watchers = watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.iter().filter_map(Weak::upgrade).collect()
-    })
+fn watchers() -> impl Iterator<Item = Arc<Shared>> {
+    let mut found = [const { None }; Slot::MAX];
+    if let Some(known) = known() {
+        for (place, watcher) in found.iter_mut().zip(known.iter().flatten()) {
+            *place = watcher.upgrade();
+        }
+    }
+    found.into_iter().flatten()
 }
 
 /// Defines the functions of the C library that change memory without an event, so that every Watcher of the process is told; see
@@ -177,6 +197,7 @@ mod tests {
             range: 0x10_000..0x14_000,
             offset: 0x2000,
             inode: 1,
+            is_segment: false,
         };
         let at = |part: Range<u64>| bytes_of(&mapping, &part);
         assert_eq!(at(0..0x2000), None);
@@ -184,5 +205,31 @@ mod tests {
         assert_eq!(at(0x3000..0x3800), Some(0x11_000..0x11_800));
         assert_eq!(at(0x5fff..u64::MAX), Some(0x13_fff..0x14_000));
         assert_eq!(at(0x6000..u64::MAX), None);
+    }
+
+    #[test]
+    fn what_is_left_of_a_segment_is_found() {
+        let part = |page: usize, offset: u64, inode, is_segment| Mapping {
+            range: page << 12..(page + 1) << 12,
+            offset: offset << 12,
+            inode,
+            is_segment,
+        };
+        let maps = [
+            part(0x10, 0, 7, true),
+            part(0x20, 0, 1, true),
+            part(0x21, 1, 1, true),
+            // Another file, in a gap, whose offset fits by chance.
+            part(0x22, 2, 9, false),
+            part(0x23, 3, 1, true),
+            // Attached once more.
+            part(0x30, 0, 1, true),
+            part(0x31, 17, 2, true),
+        ];
+        let at = |page: usize, from| attached_at(page << 12, maps[from..].to_vec());
+        assert_eq!(at(0x20, 0), Some(0x20_000..0x24_000));
+        assert_eq!(at(0x20, 2), Some(0x21_000..0x24_000));
+        assert_eq!(at(0x10, 0), Some(0x10_000..0x11_000));
+        assert_eq!(at(0x11, 0), None);
     }
 }

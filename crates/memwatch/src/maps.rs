@@ -15,6 +15,8 @@ pub(crate) struct Mapping {
     pub(crate) offset: u64,
     /// Of the file or System V segment; 0 for private anonymous memory.
     pub(crate) inode: u64,
+    /// A System V segment.
+    pub(crate) is_segment: bool,
 }
 
 /// The mappings of this process; none if /proc is not there.
@@ -46,10 +48,13 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let hex = |text| u64::from_str_radix(text, 16).ok();
     let offset = fields.nth(1)?.ok()?;
     let inode = fields.nth(1)?.ok()?;
+    let path = fields.find(|field| *field != Ok(""));
     Some(Mapping {
         range: hex(start)? as usize..hex(end)? as usize,
         offset: hex(offset)?,
         inode: inode.parse().ok()?,
+        // A file of such a name in the root folder is told about in vain.
+        is_segment: path.is_some_and(|path| path.is_ok_and(|path| path.starts_with("/SYSV"))),
     })
 }
 
@@ -97,9 +102,12 @@ mod tests {
             Some(Mapping {
                 range: 0x7f00_a000..0x7f00_c000,
                 offset: 0x3000,
-                inode: 1027
+                inode: 1027,
+                is_segment: false,
             })
         );
+        let line = b"7f00a000-7f00c000 rw-s 00000000 00:01 32774                       /SYSV0000abcd (deleted)";
+        assert_eq!(parse(line).map(|mapping| mapping.is_segment), Some(true));
         let line = b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0    [vsyscall]";
         assert_eq!(parse(line).map(|mapping| mapping.inode), Some(0));
         assert_eq!(parse(b""), None);

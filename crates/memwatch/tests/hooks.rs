@@ -142,6 +142,17 @@ fn segments_that_are_detached_or_replace_something() {
         assert_eq!(only_event(&watcher, &region), (Kind::Unmapped, 0..4));
         drop(region);
 
+        // The rest goes with the segment.
+        let start = libc::shmat(id, std::ptr::null(), 0);
+        assert_ne!(start as usize, usize::MAX);
+        unmap(start as usize..start as usize + PAGE);
+        let rest = watcher
+            .register(start as usize + 2 * PAGE, PAGE, 1, Policy::Report)
+            .expect("registered");
+        assert_eq!(libc::shmdt(start), 0);
+        assert_eq!(only_event(&watcher, &rest), (Kind::Unmapped, 0..1));
+        drop(rest);
+
         let pages = Pages::new(6);
         let region = register(&watcher, pages.start + PAGE);
         let at = pages.part(2..3).start as *const c_void;

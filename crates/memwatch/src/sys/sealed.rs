@@ -71,7 +71,7 @@ impl SealedPages {
     /// Of length 0, it only asks whether the kernel can.
     fn mseal(start: *mut c_void, len: usize) -> Result<(), Error> {
         // SAFETY: a mapping of ours that is meant to stay for ever, or nothing; no memory is passed.
-        match unsafe { libc::syscall(libc::SYS_mseal, start, len, 0) } {
+        match unsafe { libc::syscall(libc::SYS_mseal, start, len, 0usize) } {
             0 => Ok(()),
             _ => Err(cannot(
                 Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO),

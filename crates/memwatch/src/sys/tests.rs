@@ -18,6 +18,38 @@ fn threads_know_themselves_and_the_dead() {
     }
 }
 
+/// In a child, whose first thread ends before the others.
+#[test]
+fn the_first_thread_may_be_dead_although_its_place_is_taken() {
+    // SAFETY: the child starts a thread and ends; what other threads held of the parent's it does not use.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let first = std::process::id();
+        let said = thread_exists(first);
+        std::thread::spawn(move || {
+            while thread_exists(first) {
+                std::thread::yield_now();
+            }
+            // SAFETY: ends the process without running what the parent registered.
+            unsafe { libc::_exit(i32::from(!said)) };
+        });
+        // SAFETY: ends this thread alone, behind the back of the C library; passes no memory.
+        unsafe { libc::syscall(libc::SYS_exit, 2) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    // SAFETY: our own child, and a status of ours.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if std::time::Instant::now() > patience {
+            // SAFETY: our own child, not waited for yet.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(status, 0);
+}
+
 #[test]
 fn mapped_means_throughout() {
     let page = page_size();
