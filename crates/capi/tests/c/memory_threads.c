@@ -2,6 +2,7 @@
 #include "rule.h"
 #include "pair.h"
 #include "memory.h"
+#include <semaphore.h>
 
 static struct ibv_pd *new_pd(const char *rule, struct ibv_context *context)
 {
@@ -77,6 +78,21 @@ static void reader_rules(struct ibv_context *context)
 
 /* Threads register while the channel of their context comes and goes. */
 static struct ibv_context *contested;
+static int registered, refused;
+
+static void one_more(int *of)
+{
+	__atomic_fetch_add(of, 1, __ATOMIC_RELAXED);
+}
+
+/* Until it has happened once more. */
+static void await_one_more(const int *of)
+{
+	int before = __atomic_load_n(of, __ATOMIC_RELAXED);
+
+	while (__atomic_load_n(of, __ATOMIC_RELAXED) == before)
+		usleep(20);
+}
 
 static void *register_again(void *unused)
 {
@@ -88,15 +104,20 @@ static void *register_again(void *unused)
 
 	while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE)) {
 		errno = 0;
-		/* Every other one is refused whatever the channel is. */
-		struct ibv_mr *refused = oarlock_reg_mr_notify(pd, memory, LENGTH, 0, cookie + 100, 2);
-		CHECK("memory-channel-contest", !refused && (errno == EINVAL || errno == EBADF));
+		/* Every other one is wrong whatever the channel is. */
+		CHECK("memory-channel-contest", !oarlock_reg_mr_notify(pd, memory, LENGTH, 0, cookie, 2) &&
+							(errno == EINVAL || errno == EBADF));
 		struct ibv_mr *mr = oarlock_reg_mr_notify(pd, memory, LENGTH, 0, cookie, OARLOCK_MEMORY_REPORT);
-		if (!mr)
+		if (!mr) {
 			CHECK("memory-channel-contest", errno == EBADF);
-		else
+			one_more(&refused);
+		} else {
+			one_more(&registered);
 			CHECK("memory-channel-contest", oarlock_mr_is_valid(mr) == 1 && ibv_dereg_mr(mr) == 0);
+		}
 		CHECK("memory-channel-contest", oarlock_query_memory_events(contested, &capabilities) == 0);
+		/* Now and then no thread has a region. */
+		usleep(200);
 	}
 	munmap(memory, LENGTH);
 	CHECK("memory-channel-contest", ibv_dealloc_pd(pd) == 0);
@@ -112,15 +133,16 @@ static void contest_rules(struct ibv_context *context)
 	is_over = 0;
 	for (int at = 0; at < 2; at++)
 		threads[at] = thread("memory-channel-contest", register_again, NULL);
-	for (int round = 0; round < 100; round++) {
+	for (int round = 0; round < 50; round++) {
 		struct oarlock_memory_channel *channel = new_memory_channel("memory-channel-contest", context);
 		int ended;
 
-		usleep(200);
+		await_one_more(&registered);
 		no_event("memory-channel-contest", channel);
 		while ((ended = oarlock_destroy_memory_channel(channel)) == EBUSY)
-			;
+			usleep(20);
 		CHECK("memory-channel-contest", ended == 0);
+		await_one_more(&refused);
 	}
 	__atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
 	for (int at = 0; at < 2; at++)
@@ -297,6 +319,106 @@ static void no_thread_rules(void)
 	ok("memory-eagain");
 }
 
+/* Every region ends in one of the threads that end what was invalidated. */
+static int ended_in_all;
+
+static void *end_all(void *unused)
+{
+	struct oarlock_deregistered list[7];
+	int over, got;
+
+	do {
+		over = __atomic_load_n(&is_over, __ATOMIC_ACQUIRE);
+		got = oarlock_dereg_notified_mrs(shared, list, 7);
+		CHECK("memory-dereg-all-threads", got >= 0);
+		__atomic_fetch_add(&ended_in_all, got, __ATOMIC_RELAXED);
+	} while (!over || got);
+	return unused;
+}
+
+static void end_rules(struct ibv_context *context)
+{
+	struct ibv_pd *pd = new_pd("memory-dereg-all-threads", context);
+	pthread_t threads[2];
+
+	shared = new_memory_channel("memory-dereg-all-threads", context);
+	is_over = 0;
+	for (int at = 0; at < 2; at++)
+		threads[at] = thread("memory-dereg-all-threads", end_all, NULL);
+	for (uint64_t cookie = 0; cookie < REGIONS; cookie++) {
+		char *memory = map_at("memory-dereg-all-threads", NULL);
+
+		watch("memory-dereg-all-threads", pd, memory, cookie, cookie & 1 ? OARLOCK_MEMORY_REPORT : OARLOCK_MEMORY_DEREGISTER);
+		munmap(memory, LENGTH);
+	}
+	__atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
+	for (int at = 0; at < 2; at++)
+		CHECK("memory-dereg-all-threads", pthread_join(threads[at], NULL) == 0);
+	CHECK("memory-dereg-all-threads", ended_in_all == REGIONS);
+	CHECK("memory-dereg-all-threads", oarlock_destroy_memory_channel(shared) == 0 && ibv_dealloc_pd(pd) == 0);
+	ok("memory-dereg-all-threads");
+}
+
+/* A thread ends inside a call, behind the back of the C library: the channel is lost, and says so. */
+static sem_t in_calls;
+
+static void end_here(int unused)
+{
+	(void)unused;
+	syscall(SYS_exit, 0);
+}
+
+static void *call_again(void *memory)
+{
+	sem_post(&in_calls);
+	/* A call that takes the channel's lock, and no memory. */
+	while (oarlock_invalidate_memory(shared, memory, PAGE, OARLOCK_MEMORY_UNMAPPED) == 0)
+		;
+	return memory;
+}
+
+static void death_rules(struct ibv_context *context)
+{
+	struct ibv_pd *pd = new_pd("memory-eownerdead", context);
+	char *memory = map_at("memory-eownerdead", NULL), *elsewhere = map_at("memory-eownerdead", NULL);
+	struct sigaction die = { .sa_handler = end_here };
+	struct oarlock_memory_event event;
+	struct oarlock_deregistered ended;
+	struct ibv_mr *mr;
+	uint64_t count = 77;
+	int answer = 0;
+
+	CHECK("memory-eownerdead", sigaction(SIGUSR1, &die, NULL) == 0 && sem_init(&in_calls, 0, 0) == 0);
+	shared = new_memory_channel("memory-eownerdead", context);
+	mr = watch("memory-eownerdead", pd, memory, 1, OARLOCK_MEMORY_REPORT);
+	/* Most of the time it is in a call; the program's alarm ends what never meets one. */
+	while (answer == 0) {
+		pthread_t caller = thread("memory-eownerdead", call_again, elsewhere);
+
+		while (sem_wait(&in_calls))
+			;
+		usleep(100);
+		CHECK("memory-eownerdead", pthread_kill(caller, SIGUSR1) == 0 && pthread_join(caller, NULL) == 0);
+		answer = oarlock_invalidate_memory(shared, elsewhere, PAGE, OARLOCK_MEMORY_UNMAPPED);
+	}
+	CHECK("memory-eownerdead", answer == EOWNERDEAD && oarlock_mr_is_valid(mr) == 0);
+	CHECK("memory-eownerdead", oarlock_settle_memory_events(shared) == EOWNERDEAD);
+	FAILS("memory-eownerdead", oarlock_read_memory_events(shared, &event, 1), EOWNERDEAD);
+	FAILS("memory-eownerdead", oarlock_dereg_notified_mrs(shared, &ended, 1), EOWNERDEAD);
+	NO_OBJECT("memory-eownerdead", oarlock_reg_mr_notify(pd, memory, LENGTH, 0, 2, OARLOCK_MEMORY_REPORT), EOWNERDEAD);
+	/* Nobody waits for what is lost, and another takes its place. */
+	munmap(elsewhere, LENGTH);
+	CHECK("memory-eownerdead", oarlock_dereg_mr_notified(mr, &count) == 0 && count == 0);
+	CHECK("memory-eownerdead", oarlock_destroy_memory_channel(shared) == 0);
+	shared = new_memory_channel("memory-eownerdead", context);
+	mr = watch("memory-eownerdead", pd, memory, 1, OARLOCK_MEMORY_REPORT);
+	munmap(memory, LENGTH);
+	CHECK("memory-eownerdead", only_event("memory-eownerdead", shared).cookie == 1 && ibv_dereg_mr(mr) == 0);
+	CHECK("memory-eownerdead", oarlock_destroy_memory_channel(shared) == 0 && ibv_dealloc_pd(pd) == 0);
+	sem_destroy(&in_calls);
+	ok("memory-eownerdead");
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_context *context;
@@ -312,6 +434,8 @@ int main(int argc, char **argv)
 	PART(context_rules(context));
 	PART(limit_rules(context));
 	PART(no_thread_rules());
+	PART(end_rules(context));
+	PART(death_rules(context));
 	CHECK("memory-readers", ibv_close_device(context) == 0);
 	return 0;
 }
