@@ -81,7 +81,7 @@ impl Notified {
     pub(crate) fn new() -> Result<Self, oarlock_memwatch::Error> {
         let options = CacheOptions {
             max_regions: 200,
-            max_bytes: 24 << 20,
+            max_bytes: 12 << 20,
             max_merged: crate::LARGEST,
             ..CacheOptions::default()
         };
