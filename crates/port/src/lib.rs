@@ -55,7 +55,7 @@ pub use group::GroupKeeper;
 pub use mem::{Faults, MEM_IFINDEX, MemChanges, MemHost, MemPort, MemWire};
 pub use port::{DeviceStatistics, Port};
 pub use slots::{Renewal, UdpSlots};
-pub use sys::{fork, thread};
+pub use sys::{fork, system_call, thread};
 pub use udp::{ForwardToken, UdpPort};
 
 /// Number of slots a host has: the upper 8 bits of a QP number.

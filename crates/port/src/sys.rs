@@ -6,10 +6,12 @@ pub(crate) mod file;
 pub mod fork;
 mod receive;
 mod send;
+mod system_call;
 pub mod thread;
 
 pub(crate) use receive::{Received, receive_many};
 pub(crate) use send::send;
+pub use system_call::system_call;
 
 use std::io;
 use std::mem::size_of;

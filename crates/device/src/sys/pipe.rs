@@ -1,16 +1,14 @@
 //! A way out of memory that may be missing: through a pipe, into memory of ours. Short pieces are written into the pipe; of
 //! longer ones it takes the pages (`vmsplice(2)`), which are read when all that is to be sent is known. Cheaper than
 //! `process_vm_readv(2)`, which looks up a process first, and checks whether it may be read.
-//!
-//! The C library's functions for these calls are points where a program's thread may be cancelled: the calls go around them.
 
 use std::io;
 use std::ops::Range as Places;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::syscall;
 use oarlock_port::fork::ForkGuard;
+use oarlock_port::system_call;
 
 use super::{Range, vectors};
 
@@ -146,18 +144,21 @@ impl Ends {
         // SAFETY: the vectors live through the call, and `count` of them are filled. The kernel checks each page that they
         // name, and changes nothing there.
         let put = unsafe {
-            let (pipe, vectors) = (self.write.as_raw_fd(), &vectors[..count]);
+            let (pipe, vectors) = (self.write.as_raw_fd() as usize, &vectors[..count]);
+            let list = vectors.as_ptr().expose_provenance();
             match vectors {
                 // Costs less.
-                [one] if is_short => syscall(libc::SYS_write, pipe, one.iov_base, one.iov_len),
-                _ if is_short => syscall(libc::SYS_writev, pipe, vectors.as_ptr(), count),
+                [one] if is_short => {
+                    let bytes = one.iov_base.expose_provenance();
+                    system_call(libc::SYS_write, [pipe, bytes, one.iov_len])
+                }
+                _ if is_short => system_call(libc::SYS_writev, [pipe, list, count]),
                 _ => {
-                    let flags = libc::SPLICE_F_NONBLOCK;
-                    syscall(libc::SYS_vmsplice, pipe, vectors.as_ptr(), count, flags)
+                    let flags = libc::SPLICE_F_NONBLOCK as usize;
+                    system_call(libc::SYS_vmsplice, [pipe, list, count, flags])
                 }
             }
-        };
-        let put = usize::try_from(put).map_err(|_| io::Error::last_os_error())?;
+        }?;
         self.held += put;
         Ok(put)
     }
@@ -197,8 +198,8 @@ impl Ends {
     fn read(&mut self, out: &mut [u8]) -> bool {
         // SAFETY: `out` is valid for writes of its length.
         let got = unsafe {
-            let pipe = self.read.as_raw_fd();
-            syscall(libc::SYS_read, pipe, out.as_mut_ptr(), out.len())
+            let (pipe, bytes) = (self.read.as_raw_fd() as usize, out.as_mut_ptr());
+            system_call(libc::SYS_read, [pipe, bytes.expose_provenance(), out.len()])
         };
         self.note_read(got, out.len())
     }
@@ -224,14 +225,17 @@ impl Ends {
         // SAFETY: the vectors live through the call, and as many as there are steps are filled: with places of `buffer`,
         // which is borrowed here for writing.
         let got = unsafe {
-            let pipe = self.read.as_raw_fd();
-            syscall(libc::SYS_readv, pipe, vectors.as_ptr(), steps.len())
+            let (pipe, list) = (self.read.as_raw_fd() as usize, vectors.as_ptr());
+            system_call(
+                libc::SYS_readv,
+                [pipe, list.expose_provenance(), steps.len()],
+            )
         };
         self.note_read(got, total)
     }
 
-    fn note_read(&mut self, got: libc::c_long, wanted: usize) -> bool {
-        let Ok(got) = usize::try_from(got) else {
+    fn note_read(&mut self, got: io::Result<usize>, wanted: usize) -> bool {
+        let Ok(got) = got else {
             return false;
         };
         self.held = self.held.saturating_sub(got);

@@ -1,12 +1,13 @@
 //! A place from which the kernel copies into memory that may be missing: a file in memory that is mapped here, and read from
 //! into there with `preadv(2)`. For short copies a third of what `process_vm_writev(2)` costs, which looks up a process first,
-//! and checks whether it may be touched. As in `pipe`, the calls go around the C library's functions.
+//! and checks whether it may be touched.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use oarlock_port::fork::ForkGuard;
+use oarlock_port::system_call;
 use oarlock_port::thread::Uncancelled;
 
 use super::{MAX_RANGES, Range};
@@ -109,22 +110,21 @@ impl Mapped {
         debug_assert!(start + ranges.iter().map(|range| range.len).sum::<usize>() <= Shelf::LEN);
         // SAFETY: the vectors live through the call, and `count` of them are filled. Where they point the kernel writes as far
         // as it is mapped and writable, which the caller allows.
-        let copied = unsafe {
-            let file = self.file.as_raw_fd();
+        unsafe {
+            let file = self.file.as_raw_fd() as usize;
             match &vectors[..count] {
                 // Costs less.
-                [one] => libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, start),
-                _ => libc::syscall(
-                    libc::SYS_preadv,
-                    file,
-                    vectors.as_ptr(),
-                    count,
-                    start,
-                    0_usize,
-                ),
+                [one] => {
+                    let bytes = one.iov_base.expose_provenance();
+                    system_call(libc::SYS_pread64, [file, bytes, one.iov_len, start])
+                }
+                some => {
+                    let list = some.as_ptr().expose_provenance();
+                    // The upper half of the position is an argument of its own.
+                    system_call(libc::SYS_preadv, [file, list, count, start, 0])
+                }
             }
-        };
-        usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+        }
     }
 }
 

@@ -5,6 +5,8 @@ use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::system_call;
+
 /// What the kernel says about one received datagram or GRO burst.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Received {
@@ -56,26 +58,22 @@ pub(crate) fn receive_many<const N: usize>(
     }
     // SAFETY: the descriptor is borrowed and so open. The first `count` headers point to distinct buffers, names and
     // control areas with their true lengths, all alive and not otherwise used until the call returns. The flags make
-    // the call return at once; no timeout is given. It goes around the C library's function, where a program's thread
-    // that polls might be cancelled.
-    let n = unsafe {
-        libc::syscall(
-            libc::SYS_recvmmsg,
-            socket.as_raw_fd(),
-            headers.as_mut_ptr(),
-            count,
-            libc::MSG_DONTWAIT,
-            std::ptr::null_mut::<libc::timespec>(),
-        )
+    // the call return at once; no timeout is given.
+    let received = unsafe {
+        let (socket, headers) = (socket.as_raw_fd() as usize, headers.as_mut_ptr());
+        let (flags, timeout) = (libc::MSG_DONTWAIT as usize, 0);
+        let arguments = [socket, headers.expose_provenance(), count, flags, timeout];
+        system_call(libc::SYS_recvmmsg, arguments)
     };
-    if n < 0 {
-        let error = io::Error::last_os_error();
-        return match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-            _ => Err(error),
-        };
-    }
-    let n = n as usize;
+    let n = match received {
+        Ok(n) => n,
+        Err(error) => {
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                _ => Err(error),
+            };
+        }
+    };
     for i in 0..n {
         let header = &headers[i].msg_hdr;
         let mut received = Received {

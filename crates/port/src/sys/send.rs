@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use socket2::SockAddr;
 
+use super::system_call;
+
 /// Sends `pieces`, one after the other, as one datagram to `address`. No signal is raised.
-///
-/// The call goes around the C library's function, where a program's thread that posts might be cancelled.
 ///
 /// # Errors
 /// Those of `sendmsg(2)`.
@@ -30,16 +30,14 @@ pub(crate) fn send(
     }
     // SAFETY: the descriptor is borrowed and so open. The header points to an address, pieces and control messages with their
     // true lengths, all alive until the call returns, and the kernel only reads them.
-    let sent = unsafe {
-        libc::syscall(
-            libc::SYS_sendmsg,
-            socket.as_raw_fd(),
-            &raw const header,
-            libc::MSG_NOSIGNAL,
-        )
-    };
-    if sent < 0 {
-        return Err(io::Error::last_os_error());
+    unsafe {
+        let (socket, header) = (socket.as_raw_fd() as usize, &raw const header);
+        let arguments = [
+            socket,
+            header.expose_provenance(),
+            libc::MSG_NOSIGNAL as usize,
+        ];
+        system_call(libc::SYS_sendmsg, arguments)?;
     }
     Ok(())
 }
