@@ -92,9 +92,12 @@ impl Index {
         for block in blocks(range, class) {
             let word = word(range, class, block, slot);
             let mut at = table.home(word);
-            while table.words[at].load(Ordering::Relaxed) != word {
+            let mut left = table.words.len();
+            while left > 0 && table.words[at].load(Ordering::Relaxed) != word {
                 at = table.after(at);
+                left -= 1;
             }
+            assert!(left > 0, "what was entered is there");
             table.close(at);
             writer.words -= 1;
         }

@@ -283,19 +283,19 @@ impl<R: Registrar> Inner<R> {
                 .as_ref()
                 .is_some_and(|watcher| Arc::ptr_eq(watcher, lost))
         };
-        let mut book = self.lock()?;
+        let book = self.lock()?;
         if !is_lost(&book.watcher) {
             return Ok(());
         }
         if book.reopened == MAX_REOPENED {
             return Err(Error::Broken);
         }
-        book.reopened += 1;
         drop(book);
         let mut watcher = Some(Arc::new(Watcher::with(self.options.watcher.clone())?));
         let mut book = self.lock()?;
         if is_lost(&book.watcher) {
             std::mem::swap(&mut book.watcher, &mut watcher);
+            book.reopened += 1;
             self.counts.reopened.fetch_add(1, Ordering::Relaxed);
         }
         drop(book);
@@ -326,4 +326,4 @@ const MERGED_ATTEMPTS: u32 = 2;
 /// How often room is made for one registration.
 const MAX_PLANS: u32 = 4;
 /// How many Watchers a cache opens after its first: each stands for a thread that ended inside a call.
-const MAX_REOPENED: u32 = 16;
+pub(super) const MAX_REOPENED: u32 = 16;

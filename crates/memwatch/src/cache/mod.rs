@@ -32,6 +32,8 @@ mod miss;
 mod options;
 mod registrar;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::ops::Range;
@@ -54,6 +56,59 @@ pub use options::{CacheError, CacheOptions, CacheStatistics, Fallback, Lookup};
 pub use registrar::Registrar;
 
 /// Keeps registrations of memory for those who ask for them again, for as long as the memory is the same.
+///
+/// # Examples
+/// ```
+/// use oarlock_memwatch::{CacheOptions, Error, Lookup, MrCache, Registrar, Validity};
+///
+/// /// Registers nothing; a device's keys would be the registrations.
+/// struct Device;
+///
+/// impl Registrar for Device {
+///     type Access = u32;
+///     type Registration = ();
+///     type Error = std::io::Error;
+///
+///     fn covers(held: u32, wanted: u32) -> bool {
+///         held & wanted == wanted
+///     }
+///
+///     fn union(a: u32, b: u32) -> Option<u32> {
+///         Some(a | b)
+///     }
+///
+///     unsafe fn register(
+///         &self,
+///         _start: usize,
+///         _len: usize,
+///         _access: u32,
+///         _watch: Option<&Validity>,
+///     ) -> std::io::Result<()> {
+///         Ok(())
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let cache = match MrCache::new(Device, CacheOptions::default()) {
+///     Ok(cache) => cache,
+///     // A sandbox or an old kernel: register each time.
+///     Err(Error::Unavailable { .. }) => return Ok(()),
+///     Err(error) => return Err(error.into()),
+/// };
+/// let buffer = vec![0u8; 1 << 20];
+/// let start = buffer.as_ptr() as usize;
+/// // SAFETY: this Registrar asks for nothing.
+/// let handle = unsafe { cache.get(start, buffer.len(), 1, Lookup::Strict) }?;
+/// assert_eq!(handle.range(), start..start + buffer.len());
+/// drop(handle); // Stays registered,
+/// // SAFETY: as above.
+/// drop(unsafe { cache.get(start + 100, 1000, 1, Lookup::Strict) }?);
+/// assert_eq!((cache.statistics().hits, cache.statistics().misses), (1, 1));
+/// drop(buffer); // until the memory goes, or others need the place.
+/// assert_eq!(cache.clean(), 1);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Which registration a lookup gets
 /// One whose range and access cover what is asked for, if there is one and it is valid. Else one is made, for what is asked for and

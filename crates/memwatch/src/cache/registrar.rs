@@ -6,7 +6,8 @@ use crate::region::Validity;
 ///
 /// The cache calls [`register`](Self::register) and drops registrations outside of its locks, in the thread of a lookup, of
 /// [`MrCache::clean`](crate::MrCache::clean) or of a handle that is dropped; never in the thread that marks changes. So both may
-/// take their time, allocate, fail and panic: then the lookup fails or unwinds, and the cache is as it was before.
+/// take their time, allocate, fail and panic: then the lookup fails or unwinds, and the cache is as it was before. [`covers`](Self::covers)
+/// and [`union`](Self::union) are called with a lock held, too: they only compute.
 pub trait Registrar: Send + Sync {
     /// What may be done to memory through a registration.
     type Access: Copy + Eq + Send + Sync;
