@@ -35,19 +35,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             assert!(watcher.settle().is_ok() && region.is_valid())
         }),
     );
+    let validity = region.validity();
+    print(
+        "hold and let go",
+        mean(10_000_000, || {
+            assert!(black_box(&validity).hold().is_some())
+        }),
+    );
     print(
         "register and deregister 64 KiB",
         mean(100_000, || {
             drop(watcher.register(memory.as_ptr() as usize, LEN, 1, Policy::Report));
         }),
     );
-    print("munmap of 64 KiB, plain, median", median(|_| ()));
-    print(
-        "munmap of 64 KiB, watched, median",
-        median(|start| {
-            std::mem::forget(watcher.register(start, LEN, start as u64, Policy::Deregister));
-        }),
-    );
+    let watched = |start| {
+        std::mem::forget(watcher.register(start, LEN, start as u64, Policy::Deregister));
+    };
+    for (what, at) in percentiles(|_| ()) {
+        print(&format!("munmap of 64 KiB, plain, {what}"), at);
+    }
+    for (what, at) in percentiles(watched) {
+        print(&format!("munmap of 64 KiB, watched, {what}"), at);
+    }
     Ok(())
 }
 
@@ -60,7 +69,7 @@ fn mean(count: u32, mut what: impl FnMut()) -> f64 {
 }
 
 /// Of 20,000 mappings, each prepared before it is unmapped.
-fn median(mut prepare: impl FnMut(usize)) -> f64 {
+fn percentiles(mut prepare: impl FnMut(usize)) -> [(&'static str, f64); 3] {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let mut times: Vec<u128> = (0..20_000)
         .map(|_| {
@@ -78,5 +87,6 @@ fn median(mut prepare: impl FnMut(usize)) -> f64 {
         })
         .collect();
     times.sort_unstable();
-    times[times.len() / 2] as f64
+    [("p50", 50), ("p90", 90), ("p99", 99)]
+        .map(|(what, percent)| (what, times[times.len() * percent / 100] as f64))
 }

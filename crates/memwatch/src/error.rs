@@ -94,7 +94,8 @@ pub enum Error {
     #[error("the watcher belongs to the process that this one was forked from")]
     Forked,
     /// A thread ended inside a call of this Watcher. No region of it is valid any more, and it watches nothing any more: another
-    /// Watcher can take its place, also for the same memory, while this one is still there.
+    /// Watcher can take its place, also for the same memory, while this one is still there (where /proc is mounted; else once this
+    /// one is dropped).
     #[error("a thread ended inside a call of this watcher")]
     Broken,
     /// The Watcher has ended, and its regions with it.

@@ -10,7 +10,7 @@
 //!      |  read_events, settle, deregister_notified
 //!      |  Table: ranges, cookies, queue            table.rs      behind Lock (lock.rs)
 //!      |  Marks: what is valid, one load           marks.rs      never in a forked child
-//!      |  Holds: who copies, and is waited for      hold.rs       two atomic operations
+//!      |  Holds: who copies, and is waited for     hold.rs       two atomic operations
 //!      |  Reader: the thread that reads events     reader.rs     never allocates, never waits for the lock
 //!      |  GenerationPage                           generation.rs also of other processes
 //!      |  validate, invalidate                     validate.rs   for what has no event
@@ -46,8 +46,9 @@
 //! ```
 //!
 //! # What it never does
-//! It never protects memory, never intercepts a function that the program does not have it intercept, never reads or writes the memory that it watches, and makes no promise
-//! about operations that userfaultfd has no event for ([`Capabilities::promise`]), except on request ([`Watcher::validate`]). The design is in `docs/memory-events.md`.
+//! It never protects memory, never intercepts a function unless the program asks for it ([`hooks`]), never reads or writes the memory
+//! that it watches, and makes no promise about operations that userfaultfd has no event for ([`Capabilities::promise`]), except on
+//! request ([`Watcher::validate`]). The design is in `docs/memory-events.md`.
 
 #![deny(unsafe_code)]
 

@@ -85,7 +85,8 @@ impl Drop for Region {
 
 /// Whether a region is valid: one load, from any thread.
 ///
-/// It keeps four descriptors and the table of its Watcher in existence, but neither the Watcher nor its thread.
+/// It keeps four descriptors (five, once anything was [validated](Region::validate)) and the table of its Watcher in existence, but neither
+/// the Watcher nor its thread.
 #[derive(Clone)]
 pub struct Validity {
     pub(crate) shared: Arc<Shared>,

@@ -39,7 +39,7 @@ pub struct Statistics {
     pub helped: u64,
     /// Times that more was reported than could be kept, so that all regions were invalidated.
     pub overflows: u64,
-    /// Holds that were not waited for any longer; each time, all regions were invalidated: [`Validity::hold`](crate::Validity::hold).
+    /// Holds that were not waited for any longer: [`Validity::hold`](crate::Validity::hold). Each time, all regions were invalidated.
     pub holds_given_up: u64,
     /// Registrations that watch whole mappings, for want of mappings or because of their page size.
     pub widened: u64,
@@ -339,7 +339,8 @@ impl Shared {
         }
     }
 
-    /// The same for the reader, without the lock. False: everything is invalid, and [`apply_overflow`](Self::apply_overflow) has to follow. Allocates nothing.
+    /// The same for the reader, without the lock. False: everything is invalid, and [`apply_overflow`](Self::apply_overflow) has to
+    /// follow. Allocates nothing.
     pub(crate) fn wait_for_holds(&self) -> bool {
         let over = self.holds.wait();
         if !over {

@@ -336,7 +336,8 @@ impl AsFd for Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if self.shared.marks.is_forked() {
-            // The thread is not in this process, and what has their places now is not ours.
+            // The thread is not in this process, and what has their places now is not ours. What the thread shares with us stays, too:
+            // the table may have been changed at the moment of the fork, and must not be walked, not even to free it.
             std::mem::forget((self.reader.take(), self.kept.take()));
             return;
         }
