@@ -1,8 +1,9 @@
 //! Which mappings this process has.
 
-use std::fs;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use crate::sys;
@@ -21,15 +22,14 @@ pub(crate) struct Mapping {
 
 /// The mappings of this process; none if /proc is not there.
 pub(crate) fn mappings() -> Vec<Mapping> {
-    let text = read("maps").unwrap_or_default();
+    let text = sys::open_own("maps").and_then(read).unwrap_or_default();
     text.split(|byte| *byte == b'\n')
         .filter_map(parse)
         .collect()
 }
 
-/// All of a file of /proc/self.
-fn read(name: &str) -> Result<Vec<u8>, Errno> {
-    let file = sys::open_own(name)?;
+/// All of a file. As with opening one, not through the C library, where a thread could be cancelled at this point.
+fn read(file: OwnedFd) -> Result<Vec<u8>, Errno> {
     let mut text = Vec::new();
     loop {
         text.reserve(CHUNK);
@@ -79,9 +79,11 @@ pub(crate) fn surroundings(pages: &Range<usize>) -> Option<Range<usize>> {
 }
 
 pub(crate) fn max_mappings() -> usize {
-    fs::read_to_string("/proc/sys/vm/max_map_count")
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    open("/proc/sys/vm/max_map_count", flags, Mode::empty())
+        .and_then(read)
         .ok()
-        .and_then(|text| text.trim().parse().ok())
+        .and_then(|text| std::str::from_utf8(&text).ok()?.trim().parse().ok())
         .unwrap_or(DEFAULT_MAX_MAPPINGS)
 }
 
