@@ -144,10 +144,21 @@ impl Watcher {
         cookie: u64,
         policy: Policy,
     ) -> Result<Region, Error> {
-        let range = checked_range(start, len)?;
-        let pages = whole_pages(&range);
         // Old changes of this address are out of the way, as far as anyone can know.
         self.shared.settle()?;
+        self.register_unsettled(start, len, cookie, policy)
+    }
+
+    /// The same for who settles afterwards, and tries again if the region is invalid: it may be for an old change, of what was there before.
+    pub(crate) fn register_unsettled(
+        &self,
+        start: usize,
+        len: usize,
+        cookie: u64,
+        policy: Policy,
+    ) -> Result<Region, Error> {
+        let range = checked_range(start, len)?;
+        let pages = whole_pages(&range);
         let mut table = self.shared.enter()?;
         self.shared.sweep(&mut table);
         if table.find(cookie).is_some() {
