@@ -122,7 +122,8 @@ impl<S: Deref<Target = Slots<Entry<R>>>, R: Registrar> Drop for Own<S, R> {
 
 /// A registration in use: it is not deregistered before this is dropped. Derefs to the Registrar's registration.
 ///
-/// Dropping the last handle of a registration that was replaced, evicted or invalidated meanwhile deregisters it, in this thread.
+/// Dropping the last handle of a registration that was replaced, evicted or invalidated meanwhile deregisters it, in this thread. One
+/// that is forgotten instead (`mem::forget`, a thread that ends inside a call) keeps its place until the cache is dropped.
 #[must_use = "dropping a handle ends the use of its registration"]
 pub struct Handle<'c, R: Registrar> {
     pub(super) inner: &'c Arc<Inner<R>>,
