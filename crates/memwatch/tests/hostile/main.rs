@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ends;
 mod fork;
 
 use std::os::fd::{FromRawFd, OwnedFd};
