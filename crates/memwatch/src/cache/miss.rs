@@ -201,8 +201,9 @@ impl<R: Registrar> Inner<R> {
         watcher: &Watcher,
     ) -> Result<Entry<R>, Failure<R::Error>> {
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed);
+        // An old change of this address that nobody has read yet is taken for one of now; then it is read, and not there next time.
         let region = watcher
-            .register(range.start, range.len(), cookie, Policy::Deregister)
+            .register_unsettled(range.start, range.len(), cookie, Policy::Deregister)
             .map_err(|error| match error {
                 Error::Broken | Error::Ended => Failure::Lost,
                 Error::NotWatchable { .. }
