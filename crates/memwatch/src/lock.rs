@@ -15,7 +15,8 @@ pub(crate) struct OwnerDied;
 
 /// Mutual exclusion over `T`. Not for use in a forked child.
 ///
-/// The word decides who may enter, and names the owner; the mutex inside is only ever taken by that thread.
+/// The word decides who may enter, and names the owner; the mutex inside is only ever taken by that thread. The death of an owner whose
+/// id another thread has got before anybody looked is not noticed: ids go round.
 /// In cache lines of its own: others of the same structure are read all the time.
 #[derive(Debug)]
 #[repr(align(128))]
