@@ -11,13 +11,12 @@ pub(super) struct Page {
 impl Page {
     /// The calls that the page is about: those before the dash of its NAME section.
     pub(super) fn calls(&self) -> impl Iterator<Item = &'static str> {
-        let mut lines = self.source.lines();
-        let name = lines
-            .find(|line| *line == ".SH NAME")
-            .and_then(|_| lines.next())
-            .and_then(|line| line.split_once(r" \-"))
+        let name = self
+            .source
+            .split_once(".SH NAME\n")
+            .and_then(|(_, rest)| rest.split_once(r" \-"))
             .map_or("", |(calls, _)| calls);
-        name.split(", ")
+        name.split(',').map(str::trim)
     }
 }
 
