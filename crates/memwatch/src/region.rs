@@ -161,18 +161,17 @@ impl Validity {
     /// ```
     #[inline]
     pub fn hold(&self) -> Option<Hold<'_>> {
-        loop {
+        // Of a region that has gone nothing is counted: who waits for holds could wait for such ones alone.
+        while self.is_valid() {
             let hold = self.shared.holds.begin();
             // Looked at after it was counted; see the module.
             if !self.shared.is_reading() {
                 return self.is_valid().then_some(hold);
             }
             drop(hold);
-            if !self.is_valid() {
-                return None;
-            }
             self.shared.wait_for_marks().ok()?;
         }
+        None
     }
 }
 

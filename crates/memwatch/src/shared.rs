@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     pub(crate) policy_ended: OwnedFd,
     /// The reader has, or may be about to have, an event in hand that is not marked yet.
     pub(crate) reading: Busy,
-    /// A thread that holds the lock has one.
+    /// A thread that holds the lock has one, or waits for holds.
     helping: Busy,
     /// Who must be waited for before events are read.
     pub(crate) holds: Holds,
@@ -284,7 +284,7 @@ impl Shared {
         let mut table = self.enter()?;
         let mut messages = [Message::default(); 16];
         self.helping.begin();
-        self.end_holds(&mut table);
+        self.end_holds_before_reading(&mut table);
         let read = self.userfaultfd.read(&mut messages);
         if let Ok(n @ 1..) = read {
             table.counts().helped += 1;
@@ -331,8 +331,16 @@ impl Shared {
         }
     }
 
-    /// Returns when no hold lives any more that began before; as the last resort, with everything invalid.
+    /// Returns when no hold lives any more that began before; as the last resort, with everything invalid. Holds that others want
+    /// meanwhile wait, as for a read: else there could always be one.
     pub(crate) fn end_holds(&self, table: &mut Table) {
+        self.helping.begin();
+        self.end_holds_before_reading(table);
+        self.helping.end();
+    }
+
+    /// The same for who has said that it reads.
+    fn end_holds_before_reading(&self, table: &mut Table) {
         if !self.holds.wait() {
             self.apply_overflow(table);
             self.holds.give_up();

@@ -127,6 +127,9 @@ impl Watcher {
     /// Ranges need no alignment; they may overlap and repeat. What is watched are their whole pages, what is reported are changes
     /// of their bytes. A change that is under way may be reported although it concerns the memory that was there before.
     ///
+    /// The whole range has to stay mapped during the call. A hole is refused; but a part that another thread unmaps and maps again
+    /// meanwhile may be left unwatched, and only [`Region::validate`] tells.
+    ///
     /// For a registration with a device: first this, then the device, then [`settle`](Self::settle) and
     /// [`Region::is_valid`]; only then may others use it.
     ///

@@ -287,3 +287,54 @@ fn write(address: usize) {
     // SAFETY: reads one byte of ours; what is written to is memory that the test maps there, if any.
     unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
 }
+
+/// Threads that copy all the time do not keep others from deregistering, invalidating and settling until patience ends.
+#[test]
+fn holds_of_others_that_go_on_coming_are_not_waited_for() {
+    watchdog(120);
+    let Some(watcher) = watcher() else { return };
+    let (held, other) = (Pages::new(2), Pages::new(2));
+    let region = watcher
+        .register(held.start, held.len, 0, Policy::Report)
+        .expect("registered");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let validity = region.validity();
+            let (held, over) = (&held, &over);
+            scope.spawn(move || {
+                let mut copy = vec![0u8; held.len];
+                while !over.load(Ordering::SeqCst) {
+                    let Some(hold) = validity.hold() else { break };
+                    // SAFETY: memory of the test's own that stays, and that nobody writes to.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            held.start as *const u8,
+                            copy.as_mut_ptr(),
+                            held.len,
+                        );
+                    }
+                    std::hint::black_box(&mut copy);
+                    drop(hold);
+                }
+            });
+        }
+        for cookie in 1..200 {
+            let region = watcher
+                .register(other.start, other.len, cookie, Policy::Report)
+                .expect("registered");
+            match cookie % 3 {
+                0 => other.discard(0..1),
+                1 => watcher
+                    .invalidate(other.range(), Kind::Discarded)
+                    .expect("told"),
+                _ => {}
+            }
+            region.deregister().expect("there");
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    assert!(region.is_valid());
+    let counts = watcher.statistics().expect("there");
+    assert_eq!((counts.holds_given_up, counts.overflows), (0, 0));
+}
