@@ -24,8 +24,8 @@ const UNCHANGED: usize = 256;
 const PER_TRY: u64 = 32;
 /// How many addresses the second thread is given again while the cache is weakened, at least.
 const SHOWN: u64 = 500;
-/// How many lookups the weakened cache gets to show that it is wrong; it needs some thousand.
-const WEAKENED: u64 = 20_000_000;
+/// How many lookups the weakened cache gets to show that it is wrong; it needs from a thousand to some ten million.
+const WEAKENED: u64 = 1_000_000_000;
 
 /// A registration is the number of the mapping that it was made of.
 struct Serials {
