@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use oarlock_memwatch as memwatch;
 use oarlock_memwatch::{Capabilities, Deregistered, Event, Options, Policy, Statistics, Watcher};
 use oarlock_port::fork;
 use oarlock_port::thread::spawn_without_signals;
@@ -173,6 +174,7 @@ impl MemoryChannel {
     /// # Blocking
     /// As there, and for the rest of copies of a packet.
     pub fn deregister_notified(&self) -> Result<Vec<Deregistered>, Error> {
+        self.check_fork()?;
         let (reports, slots) = {
             let mut regions = lock(&self.inner.regions.by_cookie);
             let reports = self.inner.watcher.deregister_notified()?;
@@ -236,6 +238,7 @@ impl MemoryChannel {
         cookie: u64,
         policy: Policy,
     ) -> Result<Arc<Slot>, Error> {
+        self.check_fork()?;
         let Inner {
             watcher, regions, ..
         } = &*self.inner;
@@ -264,10 +267,19 @@ impl MemoryChannel {
         Ok(())
     }
 
+    /// To be asked before anything is locked: in a child, threads that it does not have may hold the locks for ever.
+    pub(super) fn check_fork(&self) -> Result<(), memwatch::Error> {
+        if fork::generation() == self.inner.fork_generation {
+            Ok(())
+        } else {
+            Err(memwatch::Error::Forked)
+        }
+    }
+
     /// Ends a region.
     pub(super) fn forget(&self, slot: &Arc<Slot>) {
-        // In a child, locks may be held for ever by threads that it does not have, and nothing there is registered.
-        if fork::generation() != self.inner.fork_generation {
+        if self.check_fork().is_err() {
+            // Nothing is registered here.
             return;
         }
         {

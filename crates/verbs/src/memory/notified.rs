@@ -103,9 +103,9 @@ impl ProtectionDomain {
     /// [`Capabilities::promise`](memwatch::Capabilities::promise) of [`MemoryChannel::capabilities`].
     ///
     /// # Errors
-    /// `Memory`: the range cannot be watched, or the cookie is in use. `Device`: the channel is of another context; the range is
-    /// not mapped, or not with this access; too many regions; rights that do not go together or are unknown. `System`: no thread
-    /// for [`Policy::Deregister`].
+    /// `Memory`: the range cannot be watched, the cookie is in use, or this is a forked child. `Device`: the channel is of another
+    /// context; the range is not mapped, or not with this access; too many regions; rights that do not go together or are
+    /// unknown. `System`: no thread for [`Policy::Deregister`].
     ///
     /// # Blocking
     /// For the time of another call, and of a change of watched memory that is under way.
@@ -220,7 +220,7 @@ impl NotifiedRegion {
     ///
     /// # Errors
     /// The region, and why. `Device`: windows are bound to it, and it is as it was. `Memory`: it has ended already, by
-    /// [`MemoryChannel::deregister_notified`] or by its policy.
+    /// [`MemoryChannel::deregister_notified`] or by its policy; or this is a forked child.
     ///
     /// # Blocking
     /// For the rest of copies of a packet and of bursts that are being built, and for the time of another call.
@@ -233,6 +233,7 @@ impl NotifiedRegion {
     }
 
     fn end(&self) -> Result<u64, Error> {
+        self.channel.check_fork()?;
         let mut parts = lock(&self.slot.parts);
         let device = parts.device.take();
         if let Some(Err((region, error))) = device.map(device::Region::deregister) {
