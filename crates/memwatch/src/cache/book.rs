@@ -12,6 +12,7 @@ use super::handle::Entry;
 use super::index::Writer;
 use super::registrar::Registrar;
 use super::slots::{Claimed, Idle, Pinned, Reserved, Slots};
+use crate::region::Validity;
 use crate::watcher::Watcher;
 
 /// What the lock guards.
@@ -40,6 +41,9 @@ pub(super) struct Plan<'a, R: Registrar> {
     pub(super) access: R::Access,
     /// Whether that is more than the lookup asks for.
     pub(super) merged: bool,
+    /// Of the registrations that cover the rest. One that is valid when the new one has been made was so all the time: its memory is
+    /// what the kernel has been told to watch.
+    pub(super) parts: Vec<Validity>,
     pub(super) place: Place<'a, R>,
     pub(super) watcher: Option<Arc<Watcher>>,
 }
@@ -88,6 +92,7 @@ impl<R: Registrar> Inner<R> {
             range: asked.clone(),
             access,
             merged: false,
+            parts: Vec::new(),
             place: Place::None,
             watcher: book.watcher.clone(),
         };
@@ -129,7 +134,10 @@ impl<R: Registrar> Inner<R> {
                 && near
                 && hull.len() <= limit
             {
-                grown |= hull != plan.range;
+                if hull != plan.range {
+                    grown = true;
+                    plan.parts.push(entry.validity.clone());
+                }
                 plan.range = hull;
                 plan.access = access;
             }

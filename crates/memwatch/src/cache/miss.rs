@@ -146,6 +146,7 @@ impl<R: Registrar> Inner<R> {
             range: asked.clone(),
             access,
             merged: false,
+            parts: Vec::new(),
             place: Place::None,
             watcher: book.watcher.clone(),
         }))
@@ -172,6 +173,10 @@ impl<R: Registrar> Inner<R> {
         };
         // SAFETY: the caller's promise.
         let entry = unsafe { self.watched(&plan.range, plan.access, &watcher) }?;
+        // Of memory that went before the watch began and was mapped again, the kernel watches nothing.
+        if plan.parts.iter().any(|part| !part.is_valid()) {
+            return Err(Failure::Changed);
+        }
         let Some(reserved) = reserved else {
             return Ok(self.uncached(Lone {
                 access: entry.access,

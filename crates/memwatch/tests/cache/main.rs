@@ -6,6 +6,7 @@ mod support;
 mod bounds;
 mod failures;
 mod model;
+mod recycled_part;
 mod registrar;
 
 use std::cell::Cell;
