@@ -1,5 +1,9 @@
 /*
- * Memory events: a program that keeps memory registered learns when that memory is freed, unmapped, moved or thrown away.
+ * Memory events: a program that keeps memory registered learns when that memory is unmapped, moved or thrown away.
+ *
+ * free() of a block that the allocator keeps is none of these: the memory is the program's still, and the keys still work.
+ * Small blocks are always kept; glibc keeps large ones, too, after the first (mallopt(3), M_MMAP_THRESHOLD). Where a peer has the
+ * key, deregister before free().
  *
  * An extension of the libraries of oarlock, beside the interface of libibverbs. A program is built with -libverbs as ever and
  * with this header, and looks whether the library that it got has the extension: the functions are weak references.

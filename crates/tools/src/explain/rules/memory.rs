@@ -107,7 +107,7 @@ pub(in crate::explain) const MEMORY: &[Rule] = &[
         &["reg_mr_notify"],
         EBUSY,
         &[],
-        "another userfaultfd of the process has part of the memory, that of another memory channel, too: register it without notification, and do not cache it",
+        "another userfaultfd of the process has a page of the memory, that of another memory channel, too: register it without notification, and do not cache it",
         REGION,
     ),
     rule(
