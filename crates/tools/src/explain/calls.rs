@@ -27,8 +27,17 @@ pub(super) struct Rule {
     pub(super) source: &'static str,
 }
 
-/// Stands for every call in [`Rule::calls`].
+/// Stands for every call of the RDMA CM in [`Rule::calls`].
 pub(super) const ANY: &str = "any call";
+
+/// The calls of memory events, which are none of the RDMA CM's.
+const MEMORY: &[&str] = &[
+    "create_memory_channel",
+    "reg_mr_notify",
+    "dereg_mr_notified",
+    "dereg_notified_mrs",
+    "read_memory_events",
+];
 
 /// Calls, in the order of their commands.
 pub(super) const CALLS: &[Call] = &[
@@ -141,10 +150,34 @@ fn plain(name: &str) -> String {
 }
 
 impl Rule {
-    /// Whether the rule is one of that call's, or of every call's.
+    /// Whether the rule is one of that call's, or of every call's of its kind.
     pub(super) fn concerns(&self, call: &str) -> bool {
         self.calls
             .iter()
-            .any(|concerned| *concerned == call || *concerned == ANY)
+            .any(|concerned| *concerned == call || *concerned == ANY && !MEMORY.contains(&call))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::rules::rules;
+
+    #[test]
+    fn calls_of_memory_events_have_no_rules_of_the_cm() {
+        for call in MEMORY {
+            assert_eq!(find(call).map(|call| call.name), Some(*call));
+            for rule in rules().filter(|rule| rule.concerns(call)) {
+                assert!(!rule.calls.contains(&ANY), "{call}: {}", rule.when);
+            }
+        }
+        let others = CALLS.iter().filter(|call| !MEMORY.contains(&call.name));
+        for call in others {
+            assert!(
+                !call.name.contains("memory") && !call.name.contains("_mr"),
+                "{}",
+                call.name
+            );
+        }
     }
 }
