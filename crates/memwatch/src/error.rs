@@ -93,10 +93,13 @@ pub enum Error {
     /// The Watcher belongs to a parent of this process, which is not watched by it.
     #[error("the watcher belongs to the process that this one was forked from")]
     Forked,
-    /// A thread ended inside a call of this Watcher. No region of it is valid any more, and it watches nothing any more: another
+    /// A thread ended inside a call of this Watcher, or the kernel does not answer it any more: its descriptor was closed behind our back,
+    /// or a sandbox that began meanwhile refuses the call. No region of it is valid any more, and it watches nothing any more: another
     /// Watcher can take its place, also for the same memory, while this one is still there (where /proc is mounted; else once this
     /// one is dropped).
-    #[error("a thread ended inside a call of this watcher")]
+    #[error(
+        "a thread ended inside a call of this watcher, or the kernel does not answer it any more"
+    )]
     Broken,
     /// The Watcher has ended, and its regions with it.
     #[error("the watcher has ended")]

@@ -35,6 +35,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// As if an owner had died.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
     /// Whether an owner has died. Never becomes false again.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {

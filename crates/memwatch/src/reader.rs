@@ -26,7 +26,11 @@ pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
         let patience = (!backlog.is_empty()).then_some(&RETRY);
         // Interrupted by a debugger, or out of memory: the read below says what there is.
         let _ = poll(&mut fds, patience);
-        if !fds[1].revents().is_empty() {
+        let asked = !fds[1].revents().is_empty();
+        if asked && !shared.has_ended() {
+            // Closed behind our back: who changes memory still waits for this thread.
+            pause(Duration::from_millis(1));
+        } else if asked {
             // Before this thread ends, which discards its stack: if that is still watched, nobody would read of it.
             userfaultfd.replace_with(stop);
             return;

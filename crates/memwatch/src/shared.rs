@@ -214,7 +214,7 @@ impl Shared {
         }
         // Callers that had begun before are let go by the reader.
         for _ in 0..RELEASE_TRIES {
-            if !self.userfaultfd.is_changing() {
+            if self.userfaultfd.is_changing() != Ok(true) {
                 break;
             }
             pause(Duration::from_millis(1));
@@ -227,7 +227,7 @@ impl Shared {
         // The order matters. A change that concerns us has raised the kernel's count; the count is zero only after its event was
         // read, and who reads is busy from before the read until it is marked.
         if self.is_open()
-            && !self.userfaultfd.is_changing()
+            && self.userfaultfd.is_changing() == Ok(false)
             && !self.is_reading()
             // The table may have been lost while we looked.
             && self.is_open()
@@ -243,13 +243,38 @@ impl Shared {
         let mut patience = Patience::new();
         self.check()?;
         // As above.
-        while self.userfaultfd.is_changing() {
-            if self.help()? == 0 {
-                // Read by somebody else, or the caller has not woken up yet.
-                patience.wait();
+        loop {
+            match self.userfaultfd.is_changing() {
+                Ok(false) => break,
+                Ok(true) => {
+                    if self.help()? == 0 {
+                        // Read by somebody else, or the caller has not woken up yet.
+                        patience.wait();
+                    }
+                }
+                Err(_) => return Err(self.blind()),
             }
         }
         self.wait_for_marks()
+    }
+
+    /// The kernel does not answer any more: nothing is known of the memory.
+    fn blind(&self) -> Error {
+        // Nobody is about to set a mark while the lock is held.
+        let table = self.table.lock();
+        if let Err(closed) = self.check() {
+            drop(table);
+            return closed;
+        }
+        self.table.lose();
+        self.give_up();
+        drop(table);
+        self.broken()
+    }
+
+    /// Whether the Watcher has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Whether somebody has read events that are not marked yet, or is about to.

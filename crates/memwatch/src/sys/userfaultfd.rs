@@ -154,13 +154,22 @@ impl Userfaultfd {
     /// Whether a change of a watched mapping has begun whose event is not read, or whose caller has not woken up since.
     ///
     /// The kernel looks at its count of changes before it looks at the argument, which asks for nothing.
+    ///
+    /// # Errors
+    /// What no userfaultfd says: a sandbox refuses the call by now, or the descriptor was closed behind our back. Nothing is known then.
     #[inline]
-    pub(crate) fn is_changing(&self) -> bool {
+    pub(crate) fn is_changing(&self) -> Result<bool, Errno> {
         let mut nothing = WriteProtect {
             range: Extent { start: 0, len: 0 },
             mode: 0,
         };
-        self.ioctl::<UFFDIO_WRITEPROTECT, _>(&mut nothing) == Err(Errno::AGAIN)
+        match self.ioctl::<UFFDIO_WRITEPROTECT, _>(&mut nothing) {
+            Err(Errno::INVAL) => Ok(false),
+            Err(Errno::AGAIN) => Ok(true),
+            Err(other) => Err(other),
+            // A kernel that has nothing against asking for nothing.
+            Ok(_) => Ok(false),
+        }
     }
 
     /// Reads events, without waiting; returns how many. None is left if it is 0.

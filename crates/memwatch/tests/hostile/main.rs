@@ -61,6 +61,37 @@ fn a_kernel_without_userfaultfd_is_named() {
 }
 
 /// The other one keeps its range; what we watch is refused to it.
+/// A program that puts itself into a sandbox after its Watcher was made: what the kernel does not tell is not taken for "nothing".
+#[test]
+fn a_sandbox_that_begins_later_leaves_nothing_valid() {
+    let Some(watcher) = watcher() else { return };
+    let pages = Pages::new(1);
+    let region = watcher
+        .register(pages.start, pages.len, 1, Policy::Report)
+        .expect("registered");
+    let validity = region.validity();
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            if let Err(error) = refuse_system_call(libc::SYS_ioctl, libc::EPERM) {
+                oarlock_sim::not_run("seccomp", error);
+                return None;
+            }
+            Some((validity.settle(), watcher.settle()))
+        });
+        if let Some(answers) = inside.join().expect("no panic") {
+            assert!(
+                matches!(answers, (Err(Error::Broken), Err(Error::Broken))),
+                "{answers:?}"
+            );
+            assert!(!region.is_valid() && validity.hold().is_none());
+            let refused = watcher.register(pages.start, pages.len, 2, Policy::Report);
+            assert!(matches!(refused, Err(Error::Broken)), "{refused:?}");
+        }
+    });
+    // Nobody waits for ever.
+    pages.unmap();
+}
+
 #[test]
 fn another_userfaultfd_is_a_conflict() {
     let Some(watcher) = watcher() else { return };
