@@ -1,9 +1,15 @@
-//! Memory-invalidation notification: a program registers ranges of its memory, and learns when it frees, moves or discards them.
+//! Memory-invalidation notification: a program registers ranges of its memory, and learns when it unmaps, moves or discards them.
 //!
 //! The contract is that of the kernel interface proposed as ummunotify: regions with cookies, an event queue with a descriptor
 //! to poll, one page with a generation so that "nothing happened" costs no system call, and a count of events on deregistration.
 //! It is built on userfaultfd, needs no privilege, and sees what the kernel does: every path of the process, whether through
 //! libc, a raw system call or io_uring.
+//!
+//! [`MrCache`] is a cache of registrations on top of it, for whatever a [`Registrar`] registers.
+//!
+//! `free` of a block that the allocator keeps is no change: the memory is the program's still, and what is registered there stays
+//! valid, for the next block that lies there. Small blocks are always kept; glibc keeps large ones, too, after it has given back the
+//! first (`M_MMAP_THRESHOLD` of mallopt). Whoever has told others where a block is ends that before `free`.
 //!
 //! ```text
 //!   Watcher ── register ──▶ Region ── Validity     watcher.rs, region.rs
@@ -17,6 +23,7 @@
 //!      |  hooks                                    hooks.rs      the same, at the calls themselves
 //!      |  SealedMemory                             sealed.rs     of our own, cannot go
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
+//!      |  MrCache, Registrar                       cache/        registrations that are used again
 //!      v
 //!   userfaultfd, pages, signals                    sys/          the only unsafe code
 //! ```
@@ -35,7 +42,7 @@
 //! let memory = vec![0u8; 1 << 20];
 //! let region = watcher.register(memory.as_ptr() as usize, memory.len(), 7, Policy::Report)?;
 //! assert!(region.is_valid());
-//! drop(memory); // The allocator gives a block of this size back to the system.
+//! drop(memory); // The allocator gives the first block of this size back to the system.
 //! let mut events = Vec::new();
 //! watcher.read_events(&mut events, 64)?;
 //! assert!(matches!(&events[0], Event::Invalidated(event) if event.cookie == 7));

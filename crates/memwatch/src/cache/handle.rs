@@ -142,7 +142,8 @@ impl<R: Registrar> Handle<'_, R> {
     }
 
     /// Whether the memory is still what was registered; see [`Validity::is_valid`](crate::Validity::is_valid). Never, if it
-    /// cannot be watched.
+    /// cannot be watched. A change whose event nobody has read yet is not included, though its call may have returned a moment ago:
+    /// a [`Strict`](crate::Lookup::Strict) lookup is the sure answer.
     pub fn is_valid(&self) -> bool {
         self.held.is_valid()
     }

@@ -126,6 +126,11 @@ pub use registrar::Registrar;
 /// with no lock held. Never the thread that marks what has changed. An invalidated registration that nobody asks for is
 /// deregistered at the latest when its place is needed: call `clean` now and then to have it earlier.
 ///
+/// # One Watcher for each page
+/// The kernel lets one userfaultfd watch a page. Of two caches (or a cache and a [`Watcher`]) over the same memory the later one cannot
+/// watch it, and does not cache it: [`CacheOptions::when_unwatchable`] says what its lookups do, and
+/// [`CacheStatistics::uncached`] counts them.
+///
 /// # Forked children
 /// In a child every lookup fails with [`Error::Forked`], and nothing is deregistered, whatever the child drops.
 ///
