@@ -93,7 +93,8 @@ impl Watcher {
         let kept = sys::keep_from_children(shared.userfaultfd.as_fd())
             .map_err(|e| Error::system("pthread_atfork", e))?
             .ok_or(Error::TooManyWatchers { max: Slot::MAX })?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::system("eventfd", e))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::system("eventfd", e))?;
         let stop = Arc::new(stop);
         let reader = {
             let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop));
