@@ -141,6 +141,11 @@ pub(crate) fn discard(range: Range<usize>) {
 
 /// Runs something in a forked child, which must say true.
 pub(crate) fn in_child(what: impl FnOnce() -> bool) {
+    assert_eq!(status_of_child(what), 0, "the child says no");
+}
+
+/// What wait(2) says of a forked child that runs something: 0 if that says true.
+pub(crate) fn status_of_child(what: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child runs only what the test gives it, and ends without running what the parent registered.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -149,7 +154,7 @@ pub(crate) fn in_child(what: impl FnOnce() -> bool) {
         unsafe { libc::_exit(i32::from(!good)) };
     }
     assert!(child > 0);
-    assert_eq!(wait_for(child), 0, "the child says no");
+    wait_for(child)
 }
 
 pub(crate) fn wait_for(child: libc::pid_t) -> i32 {
