@@ -25,7 +25,7 @@
 //!      |  Capabilities, Operation, Mapping         capabilities.rs, promise.rs
 //!      |  MrCache, Registrar                       cache/        registrations that are used again
 //!      v
-//!   userfaultfd, pages, signals                    sys/          the only unsafe code
+//!   userfaultfd, pages, signals                    sys/          the unsafe code, but for that of cache/ and hooks
 //! ```
 //!
 //! # Example

@@ -40,7 +40,7 @@ impl<T> Lock<T> {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Whether an owner has died. Never becomes false again.
+    /// Whether an owner has died, or it was [given up](Self::lose). Never becomes false again.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
